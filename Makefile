@@ -1,0 +1,67 @@
+# Everything runs from a virtual environment in .venv, made from the hashed lock on first use.
+# Needs: Python 3.11 or newer, make. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+KILLS ?= 300
+GIB ?= 5
+
+.PHONY: help run test lint bench compat kill9 big lock system clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+run: $(INSTALLED) ## start one node in the foreground and say how to use it
+	@$(BIN)/sapwood up --nodes 1
+
+test: $(INSTALLED) system lint ## lint, types and every test
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED) ## style, format, types and the rules of the house
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_house.py
+
+bench: $(INSTALLED) ## compare with the other brokers that can be had here
+	$(BIN)/python -m bench
+
+compat: $(INSTALLED) ## run kafka-python's own integration suite against a node
+	$(BIN)/python -m compat
+
+kill9: $(INSTALLED) ## kill -9 under load, KILLS times (300)
+	$(BIN)/python -m tests.faults.kill9 --kills $(KILLS)
+
+big: $(INSTALLED) ## write GIB GiB (5), show memory and the time of a restart after kill -9
+	$(BIN)/python -m tests.faults.big --gib $(GIB)
+
+lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet -o requirements.lock
+
+# Clients under test that no Python package brings along.
+system:
+	@command -v kcat >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	       && { apt-get install -y -qq kcat >/dev/null 2>&1 \
+	            || { apt-get update -qq && apt-get install -y -qq kcat; } >/dev/null 2>&1; }; } \
+	  || echo "kcat is missing, so its tests will fail: install it (Debian, Ubuntu: apt-get install kcat; macOS: brew install kcat)"
+
+clean: ## remove the virtual environment and every cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Sapwood needs Python 3.11 or newer: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@echo "installing what requirements.lock names into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
