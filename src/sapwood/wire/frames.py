@@ -1,0 +1,196 @@
+"""Frames: a 4-byte length, a header, a message; and their reassembly from a stream of bytes."""
+
+import struct
+from typing import NamedTuple
+
+from sapwood.wire.apis import Api, can_code, is_flexible
+from sapwood.wire.codec import Buffer, Struct, encode_request_into, encode_response_into
+from sapwood.wire.decoder import skip_tags
+from sapwood.wire.errors import MalformedMessage
+
+_LENGTH = struct.Struct(">i")
+_REQUEST_HEADER = struct.Struct(">hhih")
+_RESPONSE_HEADER = struct.Struct(">i")
+_FRAME_AND_REQUEST_HEADER = struct.Struct(">ihhih")
+_FRAME_AND_RESPONSE_HEADER = struct.Struct(">ii")
+
+DEFAULT_FRAME_LIMIT = 100 * 1024 * 1024
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
+    """The header, and where the body starts.
+
+    Of a key or a version without a schema only the part that all headers share is read: whoever
+    answers it needs the correlation id and can't read the body anyway.
+    """
+    try:
+        api, version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
+        position = _REQUEST_HEADER.size
+        client_id = None
+        if size >= 0:
+            end = position + size
+            if end > len(frame):
+                raise MalformedMessage("client id is cut short")
+            client_id = str(frame[position:end], "utf-8")
+            position = end
+        elif size != -1:
+            raise MalformedMessage(f"client id has the length {size}")
+        if can_code(api, version) and is_flexible(api, version):
+            count = frame[position]
+            position += 1
+            if count:
+                position = skip_tags(frame, position, count)
+    except (struct.error, IndexError) as error:
+        raise MalformedMessage("request header is cut short") from error
+    except UnicodeDecodeError as error:
+        raise MalformedMessage("client id is not UTF-8") from error
+    return RequestHeader(api, version, correlation_id, client_id), position
+
+
+def decode_response_header(api: int, version: int, frame: memoryview) -> tuple[int, int]:
+    """The correlation id, and where the body starts."""
+    try:
+        (correlation_id,) = _RESPONSE_HEADER.unpack_from(frame)
+        position = _RESPONSE_HEADER.size
+        if has_response_tags(api, version):
+            count = frame[position]
+            position += 1
+            if count:
+                position = skip_tags(frame, position, count)
+    except (struct.error, IndexError) as error:
+        raise MalformedMessage("response header is cut short") from error
+    return correlation_id, position
+
+
+def has_response_tags(api: int, version: int) -> bool:
+    # A client that asks for ApiVersions doesn't know yet what the broker speaks, so the header of
+    # the answer never changes.
+    return api != Api.API_VERSIONS and is_flexible(api, version)
+
+
+def encode_request_frame(
+    api: int, version: int, correlation_id: int, client_id: str | None, message: Struct
+) -> list[Buffer]:
+    """A whole request, its length first."""
+    name = None if client_id is None else client_id.encode()
+    size = -1 if name is None else len(name)
+    buffer = bytearray(_FRAME_AND_REQUEST_HEADER.pack(0, api, version, correlation_id, size))
+    if name:
+        buffer += name
+    if is_flexible(api, version):
+        buffer.append(0)
+    parts: list[Buffer] = []
+    encode_request_into(parts, buffer, api, version, message)
+    _LENGTH.pack_into(buffer, 0, sum(map(len, parts)) - _LENGTH.size)
+    return parts
+
+
+def encode_response_frame(
+    api: int, version: int, correlation_id: int, message: Struct
+) -> list[Buffer]:
+    """A whole response, its length first."""
+    buffer = bytearray(_FRAME_AND_RESPONSE_HEADER.pack(0, correlation_id))
+    if has_response_tags(api, version):
+        buffer.append(0)
+    parts: list[Buffer] = []
+    encode_response_into(parts, buffer, api, version, message)
+    _LENGTH.pack_into(buffer, 0, sum(map(len, parts)) - _LENGTH.size)
+    return parts
+
+
+def response_frame(api: int, version: int, correlation_id: int, body: list[Buffer]) -> list[Buffer]:
+    """A whole response around a body that was encoded already."""
+    tags = b"\0" if has_response_tags(api, version) else b""
+    size = _RESPONSE_HEADER.size + len(tags) + sum(map(len, body))
+    return [_FRAME_AND_RESPONSE_HEADER.pack(size, correlation_id) + tags, *body]
+
+
+class FrameBuffer:
+    """Cuts a stream into frames; made for asyncio.BufferedProtocol.
+
+    Bytes are received into a buffer that all connections take from one pool, so that an idle
+    connection holds none. What is whole is copied out: a frame owns its memory. A frame that is
+    not whole yet gets memory of its own, into which the rest is received directly and which
+    grows with what has arrived, whatever length was announced.
+    """
+
+    RECEIVE_SIZE = 64 * 1024
+    _pool: list[bytearray] = []
+    _POOL_SIZE = 16
+
+    def __init__(self, limit: int = DEFAULT_FRAME_LIMIT) -> None:
+        self.limit = limit
+        self._receiving: bytearray | None = None
+        self._filled = 0  # bytes of `_receiving` that are the start of a length
+        self._frame: bytearray | None = None
+        self._frame_size = 0
+        self._frame_filled = 0
+        self._view: memoryview | None = None
+
+    def get_buffer(self, _size_hint: int = -1) -> memoryview:
+        """Where to receive to; void as soon as `get_buffer` is called again."""
+        if self._view is not None:
+            self._view.release()
+        if self._frame is not None:
+            self._view = self._room_in_frame(self._frame)
+        else:
+            if self._receiving is None:
+                pool = FrameBuffer._pool
+                self._receiving = pool.pop() if pool else bytearray(self.RECEIVE_SIZE)
+            self._view = memoryview(self._receiving)[self._filled :]
+        return self._view
+
+    def _room_in_frame(self, frame: bytearray) -> memoryview:
+        if self._frame_filled == len(frame):
+            room = min(self._frame_size - len(frame), max(len(frame), self.RECEIVE_SIZE))
+            frame += bytes(room)
+        return memoryview(frame)[self._frame_filled :]
+
+    def received(self, count: int) -> list[memoryview]:
+        """Note that `count` bytes were received; the frames that are whole now."""
+        if self._frame is not None:
+            self._frame_filled += count
+            if self._frame_filled < self._frame_size:
+                return []
+            frame, self._frame = memoryview(self._frame), None
+            return [frame]
+        if self._receiving is None:
+            return []
+        return self._cut(self._receiving, self._filled + count)
+
+    def _cut(self, buffer: bytearray, end: int) -> list[memoryview]:
+        frames: list[memoryview] = []
+        position = 0
+        while end - position >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(buffer, position)
+            if not 0 <= size <= self.limit:
+                raise MalformedMessage(f"a frame of {size} bytes; {self.limit} are allowed")
+            position += _LENGTH.size
+            whole = position + size
+            if whole > end:
+                self._start_frame(buffer, position, end, size)
+                position = end
+                break
+            frames.append(memoryview(buffer[position:whole]))
+            position = whole
+        self._filled = end - position
+        if self._filled:
+            buffer[: self._filled] = buffer[position:end]
+        else:
+            self._receiving = None
+            if len(FrameBuffer._pool) < self._POOL_SIZE:
+                FrameBuffer._pool.append(buffer)
+        return frames
+
+    def _start_frame(self, buffer: bytearray, start: int, end: int, size: int) -> None:
+        self._frame_size = size
+        self._frame_filled = end - start
+        self._frame = bytearray(min(size, max(self.RECEIVE_SIZE, 2 * self._frame_filled)))
+        self._frame[: self._frame_filled] = memoryview(buffer)[start:end]
