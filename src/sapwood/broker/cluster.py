@@ -1,0 +1,206 @@
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, DescribeLogDirs, NodeStatus."""
+
+import os
+import shutil
+from importlib.metadata import version as package_version
+
+from sapwood.broker.state import BrokerState
+from sapwood.broker.topics import create_missing
+from sapwood.metadata.controller import check_topic_name
+from sapwood.metadata.image import Topic
+from sapwood.server import Request
+from sapwood.wire.codec import Struct
+from sapwood.wire.errors import ErrorCode, KafkaError
+
+NO_TOPIC_ID = bytes(16)
+BROKER_ENDPOINTS = 1
+MAX_PARTITIONS_PER_PAGE = 2000
+
+
+async def metadata(state: BrokerState, request: Request, message: Struct) -> Struct:
+    wanted = message.topics
+    if wanted is None or (not wanted and request.header.api_version == 0):
+        topics = [_topic_metadata(state, topic) for topic in _sorted_topics(state)]
+    else:
+        may_create = getattr(message, "allow_auto_topic_creation", True)
+        if may_create and state.config.auto_create_topics:
+            names = [topic.name for topic in wanted if getattr(topic, "name", None)]
+            await create_missing(state, names)
+        topics = [_metadata_of(state, topic) for topic in wanted]
+    return Struct(
+        brokers=_brokers(state, request, "node_id"),
+        cluster_id=state.image.cluster_id,
+        controller_id=state.config.node_id,
+        topics=topics,
+        error_code=0,
+    )
+
+
+def _metadata_of(state: BrokerState, wanted: Struct) -> Struct:
+    name = wanted.name
+    topic_id = getattr(wanted, "topic_id", NO_TOPIC_ID)
+    if name is None:
+        topic = state.image.topics_by_id.get(topic_id)
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+    else:
+        topic = state.image.topics.get(name)
+        code = _why_missing(name)
+    if topic is not None:
+        return _topic_metadata(state, topic)
+    return Struct(error_code=int(code), name=name, topic_id=topic_id, partitions=[])
+
+
+def _why_missing(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _topic_metadata(state: BrokerState, topic: Topic) -> Struct:
+    return Struct(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name.startswith("__"),
+        partitions=[
+            _partition_metadata(state, topic, index) for index in range(len(topic.partitions))
+        ],
+    )
+
+
+def _partition_metadata(state: BrokerState, topic: Topic, index: int) -> Struct:
+    replicas = topic.partitions[index]
+    result = Struct(
+        error_code=0,
+        partition_index=index,
+        leader_id=state.config.node_id,
+        leader_epoch=-1,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
+        offline_replicas=[],
+    )
+    try:
+        partition = state.replicas.get(topic.name, index)
+        partition.check_online()
+        result.leader_epoch = partition.leader_epoch
+    except KafkaError:
+        result.error_code = int(ErrorCode.LEADER_NOT_AVAILABLE)
+        result.leader_id = -1
+        result.isr_nodes = []
+        result.offline_replicas = replicas
+    return result
+
+
+def _sorted_topics(state: BrokerState) -> list[Topic]:
+    return [topic for _, topic in sorted(state.image.topics.items())]
+
+
+def _brokers(state: BrokerState, request: Request, id_field: str) -> list[Struct]:
+    brokers = []
+    for node in state.image.nodes.values():
+        host, port = state.address(node, request.connection.listener)
+        brokers.append(
+            Struct(
+                **{id_field: node.node_id}, host=host, port=port, rack=node.rack, is_fenced=False
+            )
+        )
+    return brokers
+
+
+def describe_cluster(state: BrokerState, request: Request, message: Struct) -> Struct:
+    endpoint_type = getattr(message, "endpoint_type", BROKER_ENDPOINTS)
+    answer = Struct(
+        error_code=0,
+        error_message=None,
+        endpoint_type=endpoint_type,
+        cluster_id=state.image.cluster_id,
+        controller_id=state.config.node_id,
+        brokers=_brokers(state, request, "broker_id"),
+    )
+    if endpoint_type != BROKER_ENDPOINTS:
+        answer.error_code = int(ErrorCode.MISMATCHED_ENDPOINT_TYPE)
+        answer.error_message = "Every node is a broker: ask for brokers"
+        answer.brokers = []
+    return answer
+
+
+def describe_topic_partitions(state: BrokerState, request: Request, message: Struct) -> Struct:
+    """Topics in the order of their names, cut into pages by number of partitions."""
+    names = sorted({topic.name for topic in message.topics} or state.image.topics)
+    first_topic, first_partition = "", 0
+    if message.cursor is not None:
+        first_topic, first_partition = message.cursor.topic_name, message.cursor.partition_index
+    room = max(1, min(message.response_partition_limit, MAX_PARTITIONS_PER_PAGE))
+    topics: list[Struct] = []
+    next_cursor = None
+    for name in names:
+        if name < first_topic:
+            continue
+        if room <= 0:
+            next_cursor = Struct(topic_name=name, partition_index=0)
+            break
+        found = _metadata_of(state, Struct(name=name))
+        start = first_partition if name == first_topic else 0
+        rest = found.partitions[start:]
+        found.partitions = rest[:room]
+        topics.append(found)
+        if len(rest) > room:
+            next_cursor = Struct(topic_name=name, partition_index=start + room)
+            break
+        room -= len(rest)
+    return Struct(topics=topics, next_cursor=next_cursor)
+
+
+def describe_log_dirs(state: BrokerState, request: Request, message: Struct) -> Struct:
+    wanted = (
+        None
+        if message.topics is None
+        else {(topic.topic, index) for topic in message.topics for index in topic.partitions}
+    )
+    topics: dict[str, list[Struct]] = {}
+    for topic in _sorted_topics(state):
+        for index in range(len(topic.partitions)):
+            if wanted is not None and (topic.name, index) not in wanted:
+                continue
+            try:
+                size = state.replicas.get(topic.name, index).log.size_bytes
+            except KafkaError:
+                continue  # its log could not be opened, so nothing can be said of it
+            topics.setdefault(topic.name, []).append(
+                Struct(
+                    partition_index=index, partition_size=size, offset_lag=0, is_future_key=False
+                )
+            )
+    usage = shutil.disk_usage(state.data_dir)
+    return Struct(
+        error_code=0,
+        results=[
+            Struct(
+                error_code=0,
+                log_dir=state.data_dir,
+                topics=[Struct(name=name, partitions=rows) for name, rows in topics.items()],
+                total_bytes=usage.total,
+                usable_bytes=usage.free,
+            )
+        ],
+    )
+
+
+def node_status(state: BrokerState, request: Request, message: Struct) -> Struct:
+    return Struct(
+        node_id=state.config.node_id,
+        kind="core",
+        pid=os.getpid(),
+        version=package_version("sapwood"),
+        listeners=[
+            Struct(name=name, host=host, port=port)
+            for name, (host, port) in state.config.advertised.items()
+        ],
+        metrics=[Struct(name=name, value=value) for name, value in state.metrics().items()],
+        offline_partitions=[
+            Struct(topic=topic, partition=index, reason=reason)
+            for topic, index, reason in state.replicas.offline()
+        ],
+    )

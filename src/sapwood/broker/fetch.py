@@ -1,0 +1,206 @@
+"""Fetch: answer from what is committed, or wait until there is enough of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from sapwood.broker.state import BrokerState
+from sapwood.replica import Partition
+from sapwood.server import Request
+from sapwood.wire.apis import Api
+from sapwood.wire.codec import Buffer, Struct, decode_request
+from sapwood.wire.errors import ErrorCode, KafkaError
+from sapwood.wire.frames import encode_response_frame
+
+MAX_WAIT_MS = 60_000
+
+
+def fetch(
+    state: BrokerState, request: Request
+) -> list[Buffer] | asyncio.Future[list[Buffer] | None]:
+    version = request.header.api_version
+    message = decode_request(Api.FETCH, version, request.body, request.body_offset)
+    if getattr(message, "session_id", 0) != 0:
+        # Sessions are never opened: whoever names one confuses this node with another.
+        return _encode(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+    attempt = _Attempt(state, request, message)
+    topics = attempt.read()
+    if attempt.is_enough or message.max_wait <= 0:
+        return _encode(request, ErrorCode.NONE, topics)
+    if state.fetch_waiters >= state.config.max_fetch_waiters:
+        return _encode(request, ErrorCode.NONE, topics)
+    return _Waiter(attempt).future
+
+
+def _encode(request: Request, error_code: int, topics: list[Struct]) -> list[Buffer]:
+    return encode_response_frame(
+        Api.FETCH,
+        request.header.api_version,
+        request.header.correlation_id,
+        Struct(throttle_time=0, error_code=error_code, session_id=0, responses=topics),
+    )
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """One partition of the request, and what it resolved to."""
+
+    request: Struct
+    partition: Partition | None
+    error: KafkaError | None
+
+
+class _Attempt:
+    """The partitions that a request names, read as often as it takes."""
+
+    def __init__(self, state: BrokerState, request: Request, message: Struct) -> None:
+        self.state = state
+        self.request = request
+        self.message = message
+        self.read_bytes = 0
+        self.is_enough = False
+        self._topics = [
+            (topic, [self._resolve(topic, wanted) for wanted in topic.partitions])
+            for topic in message.topics
+        ]
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return [
+            wanted.partition
+            for _, partitions in self._topics
+            for wanted in partitions
+            if wanted.partition is not None
+        ]
+
+    def read(self) -> list[Struct]:
+        """Fill a response, and note whether it need not wait any longer."""
+        self.read_bytes = 0
+        self.is_enough = not self._topics
+        budget = max(0, min(self.message.max_bytes, self.state.config.max_fetch_bytes))
+        topics = []
+        for topic, partitions in self._topics:
+            results = []
+            for wanted in partitions:
+                result = self._read_partition(wanted, budget - self.read_bytes)
+                results.append(result)
+                if result.error_code != 0 or hasattr(result, "diverging_epoch"):
+                    self.is_enough = True
+            topics.append(
+                Struct(
+                    topic=getattr(topic, "topic", None),
+                    topic_id=getattr(topic, "topic_id", None),
+                    partitions=results,
+                )
+            )
+        if self.read_bytes >= self.message.min_bytes:
+            self.is_enough = True
+        return topics
+
+    def _resolve(self, topic: Struct, wanted: Struct) -> _Wanted:
+        try:
+            partition = self.state.partition(
+                getattr(topic, "topic", None), getattr(topic, "topic_id", b""), wanted.partition
+            )
+        except KafkaError as error:
+            return _Wanted(wanted, None, error)
+        return _Wanted(wanted, partition, None)
+
+    def _read_partition(self, wanted: _Wanted, budget: int) -> Struct:
+        partition, request = wanted.partition, wanted.request
+        result = Struct(
+            partition_index=request.partition,
+            error_code=0,
+            high_watermark=-1,
+            last_stable_offset=-1,
+            log_start_offset=-1,
+            aborted_transactions=None,
+            records=b"",
+        )
+        try:
+            if partition is None:
+                raise wanted.error or KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            check_leader_epoch(partition, getattr(request, "current_leader_epoch", -1))
+            diverging = _divergence(partition, request)
+            if diverging is not None:
+                result.diverging_epoch = diverging
+            else:
+                # The first batch is given however large it is: a client whose limit is
+                # smaller than a batch would else ask for it for ever.
+                views = partition.read(
+                    request.fetch_offset,
+                    min(request.partition_max_bytes, max(budget, 0)),
+                    at_least_one=self.read_bytes == 0,
+                )
+                result.records = views
+                self.read_bytes += sum(map(len, views))
+        except KafkaError as error:
+            result.error_code = int(error.code)
+        if partition is not None and partition.offline_reason is None:
+            result.high_watermark = result.last_stable_offset = partition.high_watermark
+            result.log_start_offset = partition.log.start_offset
+        return result
+
+
+def check_leader_epoch(partition: Partition, epoch: int) -> None:
+    """Tell a client whose metadata is older, or newer, than this leader."""
+    if epoch == -1 or epoch == partition.leader_epoch:
+        return
+    if epoch < partition.leader_epoch:
+        raise KafkaError(
+            ErrorCode.FENCED_LEADER_EPOCH,
+            f"{partition} is led in epoch {partition.leader_epoch}, not {epoch}: refresh metadata",
+        )
+    raise KafkaError(
+        ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition} has not reached epoch {epoch} here"
+    )
+
+
+def _divergence(partition: Partition, request: Struct) -> Struct | None:
+    """Where the reader's log and ours part, if the reader tells the epoch that it read last."""
+    last_fetched_epoch = getattr(request, "last_fetched_epoch", -1)
+    if last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = partition.look_up(lambda log: log.end_offset_for_epoch(last_fetched_epoch))
+    if epoch >= 0 and (epoch < last_fetched_epoch or end_offset < request.fetch_offset):
+        return Struct(epoch=epoch, end_offset=end_offset)
+    return None
+
+
+class _Waiter:
+    """A fetch that found too little and sleeps until enough is committed, or its time is up."""
+
+    def __init__(self, attempt: _Attempt) -> None:
+        loop = asyncio.get_running_loop()
+        message = attempt.message
+        self.future: asyncio.Future[list[Buffer] | None] = loop.create_future()
+        self._attempt = attempt
+        self._missing_bytes = message.min_bytes - attempt.read_bytes
+        self._loop = loop
+        self._ready = False
+        self._partitions = attempt.partitions
+        for partition in self._partitions:
+            partition.listen(self)
+        self._timer = loop.call_later(min(message.max_wait, MAX_WAIT_MS) / 1000, self._answer)
+        attempt.state.fetch_waiters += 1
+        self.future.add_done_callback(self._forget)
+
+    def committed(self, partition: Partition, size_bytes: int) -> None:
+        self._missing_bytes -= size_bytes
+        if (self._missing_bytes <= 0 or size_bytes == 0) and not self._ready:
+            # Not at once: other partitions may commit in the same turn of the loop, and one
+            # response then carries them all.
+            self._ready = True
+            self._loop.call_soon(self._answer)
+
+    def _answer(self) -> None:
+        if not self.future.done():
+            topics = self._attempt.read()
+            self.future.set_result(_encode(self._attempt.request, ErrorCode.NONE, topics))
+
+    def _forget(self, _: object) -> None:
+        self._timer.cancel()
+        self._attempt.state.fetch_waiters -= 1
+        for partition in self._partitions:
+            partition.unlisten(self)

@@ -1,0 +1,128 @@
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where a partition's records lie."""
+
+from sapwood.broker.fetch import check_leader_epoch
+from sapwood.broker.state import BrokerState
+from sapwood.replica import Partition
+from sapwood.server import Request
+from sapwood.wire.codec import Struct
+from sapwood.wire.errors import ErrorCode, KafkaError
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+
+
+def list_offsets(state: BrokerState, request: Request, message: Struct) -> Struct:
+    def one(topic: Struct, wanted: Struct) -> Struct:
+        result = Struct(
+            partition_index=wanted.partition_index,
+            error_code=0,
+            timestamp=-1,
+            offset=-1,
+            leader_epoch=-1,
+        )
+        try:
+            partition = state.partition(topic.name, b"", wanted.partition_index)
+            partition.check_online()
+            check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
+            result.timestamp, result.offset = _offset_at(partition, wanted.timestamp)
+        except KafkaError as error:
+            result.error_code = int(error.code)
+        else:
+            if result.offset >= 0:
+                result.leader_epoch = partition.leader_epoch
+        return result
+
+    return Struct(
+        topics=[
+            Struct(name=topic.name, partitions=[one(topic, wanted) for wanted in topic.partitions])
+            for topic in message.topics
+        ]
+    )
+
+
+def _offset_at(partition: Partition, timestamp: int) -> tuple[int, int]:
+    """(timestamp, offset); -1 where there is none."""
+    limit = partition.high_watermark
+    if timestamp == LATEST:
+        return -1, limit
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, partition.log.start_offset
+    if timestamp == LATEST_TIERED:
+        return -1, -1  # nothing is ever tiered
+    if timestamp == MAX_TIMESTAMP:
+        found = partition.look_up(lambda log: log.max_timestamp(limit))
+    elif timestamp < 0:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Timestamp {timestamp} means nothing here")
+    else:
+        found = partition.look_up(lambda log: log.offset_for_timestamp(timestamp, limit))
+    return (-1, -1) if found is None else (found[1], found[0])
+
+
+def offset_for_leader_epoch(state: BrokerState, request: Request, message: Struct) -> Struct:
+    def one(topic: Struct, wanted: Struct) -> Struct:
+        result = Struct(partition=wanted.partition, error_code=0, leader_epoch=-1, end_offset=-1)
+        try:
+            partition = state.partition(topic.topic, b"", wanted.partition)
+            partition.check_online()
+            check_leader_epoch(partition, wanted.current_leader_epoch)
+            epoch, end = _epoch_end(partition, wanted.leader_epoch)
+            result.leader_epoch, result.end_offset = epoch, end
+        except KafkaError as error:
+            result.error_code = int(error.code)
+        return result
+
+    return Struct(
+        topics=[
+            Struct(
+                topic=topic.topic, partitions=[one(topic, wanted) for wanted in topic.partitions]
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _epoch_end(partition: Partition, epoch: int) -> tuple[int, int]:
+    if epoch == partition.leader_epoch:
+        return epoch, partition.high_watermark
+    if epoch > partition.leader_epoch or epoch < 0:
+        return -1, -1
+    return partition.look_up(lambda log: log.end_offset_for_epoch(epoch))
+
+
+def delete_records(state: BrokerState, request: Request, message: Struct) -> Struct:
+    def one(topic: Struct, wanted: Struct) -> Struct:
+        result = Struct(partition_index=wanted.partition_index, error_code=0, low_watermark=-1)
+        try:
+            partition = state.partition(topic.name, b"", wanted.partition_index)
+            partition.check_online()
+            result.low_watermark = _delete_before(partition, wanted.offset)
+        except KafkaError as error:
+            result.error_code = int(error.code)
+        return result
+
+    return Struct(
+        topics=[
+            Struct(name=topic.name, partitions=[one(topic, wanted) for wanted in topic.partitions])
+            for topic in message.topics
+        ]
+    )
+
+
+def _delete_before(partition: Partition, offset: int) -> int:
+    if "delete" not in partition.log.config.cleanup_policy:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{partition} is compacted only: its records can't be deleted",
+        )
+    if offset == -1:
+        offset = partition.high_watermark
+    if not 0 <= offset <= partition.high_watermark:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition} ends at {partition.high_watermark}"
+        )
+    if offset > partition.log.start_offset:
+        partition.look_up(lambda log: log.advance_start(offset))
+    return partition.log.start_offset

@@ -1,0 +1,143 @@
+"""Produce: append at once, answer when every partition of the request has committed."""
+
+import asyncio
+
+from sapwood.broker.state import BrokerState
+from sapwood.replica import OnCommitted
+from sapwood.server import Request
+from sapwood.wire.apis import Api
+from sapwood.wire.codec import Buffer, Struct, decode_request
+from sapwood.wire.errors import ErrorCode, KafkaError
+from sapwood.wire.frames import encode_response_frame
+
+FIRST_DECODABLE = 3
+"""Older versions carry older message formats. They are advertised, since some clients look for
+them to tell a broker's age, and refused."""
+
+
+def produce(
+    state: BrokerState, request: Request
+) -> list[Buffer] | asyncio.Future[list[Buffer] | None] | None:
+    header = request.header
+    message = decode_request(Api.PRODUCE, header.api_version, request.body, request.body_offset)
+    answer = _Answer(request)
+    now_ms = state.now_ms()
+    for topic in message.topic_data:
+        name = getattr(topic, "name", None)
+        topic_id = getattr(topic, "topic_id", b"")
+        results = [
+            _append(state, message.acks, name, topic_id, data, now_ms, answer)
+            for data in topic.partition_data
+        ]
+        answer.add(name, topic_id, results)
+    return answer.when_committed(message.timeout, message.acks)
+
+
+def _append(
+    state: BrokerState,
+    acks: int,
+    topic: str | None,
+    topic_id: bytes,
+    data: Struct,
+    now_ms: int,
+    answer: "_Answer",
+) -> Struct:
+    result = Struct(
+        index=data.index,
+        error_code=0,
+        error_message=None,
+        base_offset=-1,
+        log_append_time=-1,
+        log_start_offset=-1,
+        record_errors=[],
+    )
+    done = answer.expect(result)
+    try:
+        if acks not in (-1, 0, 1):
+            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: use all, 1 or 0")
+        partition = state.partition(topic, topic_id, data.index)
+        if acks == -1 and partition.rules.min_insync_replicas > 1:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"min.insync.replicas is {partition.rules.min_insync_replicas}, 1 is in sync",
+            )
+        appended = partition.produce(data.records, now_ms, done)
+    except KafkaError as error:
+        done(error)
+    else:
+        if result.error_code == 0:
+            result.base_offset = appended.base_offset
+            result.log_append_time = appended.timestamp_ms
+            result.log_start_offset = partition.log.start_offset
+    return result
+
+
+def _fail(result: Struct, error: KafkaError) -> None:
+    result.error_code = int(error.code)
+    result.error_message = error.message
+    result.base_offset = result.log_append_time = result.log_start_offset = -1
+
+
+class _Answer:
+    """One response, and how many partitions it still waits for."""
+
+    __slots__ = ("_future", "_request", "_timer", "_topics", "_waiting")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._topics: list[Struct] = []
+        self._waiting: dict[int, Struct] = {}
+        self._future: asyncio.Future[list[Buffer] | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, name: str | None, topic_id: bytes, results: list[Struct]) -> None:
+        self._topics.append(Struct(name=name, topic_id=topic_id, partition_responses=results))
+
+    def expect(self, result: Struct) -> OnCommitted:
+        self._waiting[id(result)] = result
+
+        def done(error: KafkaError | None) -> None:
+            if self._waiting.pop(id(result), None) is None:
+                return  # it was answered already: too late
+            if error is not None:
+                _fail(result, error)
+            if not self._waiting and self._future is not None:
+                self._finish()
+
+        return done
+
+    def when_committed(
+        self, timeout_ms: int, acks: int
+    ) -> list[Buffer] | asyncio.Future[list[Buffer] | None] | None:
+        if acks == 0:
+            return None
+        if not self._waiting:
+            return self._encode()
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._time_out)
+        return self._future
+
+    def _time_out(self) -> None:
+        error = KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, "Not committed in time; it may or may not be later"
+        )
+        for result in self._waiting.values():
+            _fail(result, error)
+        self._waiting.clear()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._future is not None and not self._future.done():
+            self._future.set_result(self._encode())
+
+    def _encode(self) -> list[Buffer]:
+        header = self._request.header
+        return encode_response_frame(
+            Api.PRODUCE,
+            header.api_version,
+            header.correlation_id,
+            Struct(responses=self._topics, throttle_time=0),
+        )

@@ -1,0 +1,138 @@
+"""CreateTopics, DeleteTopics, CreatePartitions, and creation on demand."""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+
+from sapwood.broker.configs import describe_entries
+from sapwood.broker.state import BrokerState
+from sapwood.metadata import controller
+from sapwood.metadata.image import Image
+from sapwood.metadata.records import TopicCreated, TopicDeleted
+from sapwood.server import Request
+from sapwood.wire.codec import Struct
+from sapwood.wire.errors import ErrorCode, KafkaError
+
+
+def new_topic_id() -> bytes:
+    return uuid.uuid4().bytes
+
+
+async def create_missing(state: BrokerState, names: Iterable[str]) -> None:
+    """Create what doesn't exist and may; what may not is left for the asker to be told of."""
+    if all(name in state.image.topics for name in names):
+        return
+    async with state.store.changing() as image:
+        for name in names:
+            try:
+                record = controller.create_topic(
+                    image, name, new_topic_id(), default_partition_count=state.config.num_partitions
+                )
+            except KafkaError:
+                continue
+            await state.store.commit([record])
+
+
+async def create_topics(state: BrokerState, request: Request, message: Struct) -> Struct:
+    repeated = _repeated(topic.name for topic in message.topics)
+    results = []
+    async with state.store.changing() as image:
+        for topic in message.topics:
+            result = Struct(
+                name=topic.name, topic_id=bytes(16), error_code=0, error_message=None, configs=None
+            )
+            try:
+                if topic.name in repeated:
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST, f"Topic {topic.name!r} is named more than once"
+                    )
+                record = _new_topic(state, image, topic)
+                if not message.validate_only:
+                    await state.store.commit([record])
+                    result.topic_id = record.topic_id
+                result.num_partitions = len(record.partitions)
+                result.replication_factor = len(record.partitions[0])
+                result.configs = describe_entries(state, dict(record.configs))
+            except KafkaError as error:
+                result.error_code = int(error.code)
+                result.error_message = error.message
+            results.append(result)
+    return Struct(topics=_once_each(results))
+
+
+def _new_topic(state: BrokerState, image: Image, topic: Struct) -> TopicCreated:
+    overrides = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Config {config.name} has no value")
+        overrides[config.name] = config.value
+    assignments = {entry.partition_index: entry.broker_ids for entry in topic.assignments}
+    if len(assignments) != len(topic.assignments):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned more than once"
+        )
+    return controller.create_topic(
+        image,
+        topic.name,
+        new_topic_id(),
+        partition_count=topic.num_partitions,
+        default_partition_count=state.config.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=assignments,
+        overrides=overrides,
+    )
+
+
+async def delete_topics(state: BrokerState, request: Request, message: Struct) -> Struct:
+    if request.header.api_version >= 6:
+        wanted = [(topic.name, topic.topic_id) for topic in message.topics]
+    else:
+        wanted = [(name, bytes(16)) for name in message.topic_names]
+    results = []
+    async with state.store.changing() as image:
+        for name, topic_id in wanted:
+            result = Struct(name=name, topic_id=topic_id, error_code=0, error_message=None)
+            try:
+                topic = controller.find_topic(image, name, topic_id)
+                result.name, result.topic_id = topic.name, topic.topic_id
+                await state.store.commit([TopicDeleted(topic_id=topic.topic_id)])
+            except KafkaError as error:
+                result.error_code = int(error.code)
+                result.error_message = error.message
+            results.append(result)
+    return Struct(responses=results)
+
+
+async def create_partitions(state: BrokerState, request: Request, message: Struct) -> Struct:
+    repeated = _repeated(topic.name for topic in message.topics)
+    results = []
+    async with state.store.changing() as image:
+        for topic in message.topics:
+            result = Struct(name=topic.name, error_code=0, error_message=None)
+            try:
+                if topic.name in repeated:
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST, f"Topic {topic.name!r} is named more than once"
+                    )
+                assignments = (
+                    None
+                    if topic.assignments is None
+                    else [entry.broker_ids for entry in topic.assignments]
+                )
+                record = controller.add_partitions(image, topic.name, topic.count, assignments)
+                if not message.validate_only:
+                    await state.store.commit([record])
+            except KafkaError as error:
+                result.error_code = int(error.code)
+                result.error_message = error.message
+            results.append(result)
+    return Struct(results=_once_each(results))
+
+
+def _repeated(names: Iterable[str]) -> set[str]:
+    return {name for name, times in Counter(names).items() if times > 1}
+
+
+def _once_each(results: list[Struct]) -> list[Struct]:
+    """A response names each topic once, however often the request did."""
+    return list({result.name: result for result in results}.values())

@@ -1,0 +1,7 @@
+"""What the cluster has agreed on: nodes, topics, partitions, configs, producer ids.
+
+In come commands; out go records, which the caller appends to the metadata log. Records that
+the log has committed are applied to an `Image`, and every answer about the cluster is read
+from an image. Applying the same records in the same order always gives the same image, on
+every node; nothing in this room knows of time, chance, files or sockets.
+"""

@@ -1,0 +1,300 @@
+"""Every config that Sapwood knows, with its type, default, bounds and meaning.
+
+A topic's effective value is its own override, else the brokers' override of the matching
+broker config, else the default. Values are kept as the strings that clients sent, and are
+checked here, so that whoever reads an effective value may parse it without looking.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from sapwood.wire.errors import ErrorCode, KafkaError
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigType(IntEnum):
+    """Kafka's numbers for the types that DescribeConfigs reports."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class ConfigSource(IntEnum):
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    name: str
+    type: ConfigType
+    default: str
+    documentation: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    broker_name: str = ""
+    """The broker config that gives this topic config its default."""
+    read_only: bool = False
+
+    def check(self, value: str) -> None:
+        """Raise INVALID_CONFIG, saying what would be right, unless the value is allowed."""
+        if self.type is ConfigType.BOOLEAN:
+            if value.lower() not in ("true", "false"):
+                raise self._refused(value, "true or false")
+        elif self.type in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
+            self._check_number(value)
+        elif self.choices:
+            items = [item.strip() for item in value.split(",")]
+            if self.type is not ConfigType.LIST:
+                items = [value]
+            if not all(item in self.choices for item in items):
+                raise self._refused(value, "one of " + ", ".join(self.choices))
+
+    def _check_number(self, value: str) -> None:
+        try:
+            number = float(value) if self.type is ConfigType.DOUBLE else int(value)
+        except ValueError:
+            raise self._refused(value, "a number") from None
+        low = self.minimum if self.minimum is not None else -LONG_MAX - 1
+        largest = INT_MAX if self.type is ConfigType.INT else LONG_MAX
+        high = self.maximum if self.maximum is not None else largest
+        if not low <= number <= high:
+            raise self._refused(value, f"a number from {low:g} to {high:g}")
+
+    def _refused(self, value: str, wanted: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Invalid value {value!r} for {self.name}: give {wanted}"
+        )
+
+
+_T = ConfigType
+
+_TOPIC = (
+    Config(
+        "cleanup.policy", _T.LIST, "delete",
+        "What happens to old data: delete drops it, compact keeps the newest record per key.",
+        choices=("delete", "compact"), broker_name="log.cleanup.policy",
+    ),
+    Config(
+        "compression.type", _T.STRING, "producer",
+        "How batches are stored; producer keeps what was sent.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        broker_name="compression.type",
+    ),
+    Config(
+        "delete.retention.ms", _T.LONG, "86400000",
+        "How long a compacted topic keeps tombstones.",
+        minimum=0, broker_name="log.cleaner.delete.retention.ms",
+    ),
+    Config(
+        "file.delete.delay.ms", _T.LONG, "0",
+        "Accepted for compatibility; files are removed at once.",
+        minimum=0, broker_name="log.segment.delete.delay.ms",
+    ),
+    Config(
+        "flush", _T.STRING, "sync",
+        "sync: acknowledged means synced to disk. os: it means written; a power cut may lose it.",
+        choices=("sync", "os"), broker_name="log.flush",
+    ),
+    Config(
+        "flush.messages", _T.LONG, str(LONG_MAX),
+        "Accepted for compatibility; see flush.",
+        minimum=1, broker_name="log.flush.interval.messages",
+    ),
+    Config(
+        "flush.ms", _T.LONG, str(LONG_MAX),
+        "Accepted for compatibility; see flush.",
+        minimum=0, broker_name="log.flush.interval.ms",
+    ),
+    Config(
+        "follower.replication.throttled.replicas", _T.LIST, "",
+        "Accepted for compatibility; replication is not throttled.",
+    ),
+    Config(
+        "index.interval.bytes", _T.INT, "4096",
+        "How many bytes of log lie between two rows of the index.",
+        minimum=0, broker_name="log.index.interval.bytes",
+    ),
+    Config(
+        "leader.replication.throttled.replicas", _T.LIST, "",
+        "Accepted for compatibility; replication is not throttled.",
+    ),
+    Config(
+        "max.compaction.lag.ms", _T.LONG, str(LONG_MAX),
+        "The longest time that a record stays uncompacted.",
+        minimum=1, broker_name="log.cleaner.max.compaction.lag.ms",
+    ),
+    Config(
+        "max.message.bytes", _T.INT, "1048588",
+        "The largest record batch that is accepted.",
+        minimum=0, broker_name="message.max.bytes",
+    ),
+    Config(
+        "message.timestamp.after.max.ms", _T.LONG, "3600000",
+        "How far in the future a record's timestamp may lie.",
+        minimum=0, broker_name="log.message.timestamp.after.max.ms",
+    ),
+    Config(
+        "message.timestamp.before.max.ms", _T.LONG, str(LONG_MAX),
+        "How far in the past a record's timestamp may lie.",
+        minimum=0, broker_name="log.message.timestamp.before.max.ms",
+    ),
+    Config(
+        "message.timestamp.type", _T.STRING, "CreateTime",
+        "Whose time records carry: the producer's or the broker's.",
+        choices=("CreateTime", "LogAppendTime"), broker_name="log.message.timestamp.type",
+    ),
+    Config(
+        "min.cleanable.dirty.ratio", _T.DOUBLE, "0.5",
+        "The share of uncompacted data that starts a compaction.",
+        minimum=0, maximum=1, broker_name="log.cleaner.min.cleanable.ratio",
+    ),
+    Config(
+        "min.compaction.lag.ms", _T.LONG, "0",
+        "The shortest time that a record stays uncompacted.",
+        minimum=0, broker_name="log.cleaner.min.compaction.lag.ms",
+    ),
+    Config(
+        "min.insync.replicas", _T.INT, "1",
+        "How many replicas hold a record before acks=all is answered; never below a majority.",
+        minimum=1, broker_name="min.insync.replicas",
+    ),
+    Config(
+        "preallocate", _T.BOOLEAN, "true",
+        "Whether segments reserve room on disk ahead, so that a full disk fails at the write.",
+        broker_name="log.preallocate",
+    ),
+    Config(
+        "retention.bytes", _T.LONG, "-1",
+        "The size past which a partition's oldest segments go; -1: no limit.",
+        minimum=-1, broker_name="log.retention.bytes",
+    ),
+    Config(
+        "retention.ms", _T.LONG, "604800000",
+        "The age past which segments go; -1: no limit.",
+        minimum=-1, broker_name="log.retention.ms",
+    ),
+    Config(
+        "segment.bytes", _T.INT, "1073741824",
+        "The size of a segment file.",
+        minimum=1024, maximum=2**31 - 1, broker_name="log.segment.bytes",
+    ),
+    Config(
+        "segment.index.bytes", _T.INT, "10485760",
+        "Accepted for compatibility; indexes grow with their segment.",
+        minimum=4, broker_name="log.index.size.max.bytes",
+    ),
+    Config(
+        "segment.jitter.ms", _T.LONG, "0",
+        "Accepted for compatibility; segments roll by their own age.",
+        minimum=0, broker_name="log.roll.jitter.ms",
+    ),
+    Config(
+        "segment.ms", _T.LONG, "604800000",
+        "The age past which a segment is closed even if it isn't full.",
+        minimum=1, broker_name="log.roll.ms",
+    ),
+    Config(
+        "unclean.leader.election.enable", _T.BOOLEAN, "false",
+        "Always false: a replica without the committed records never leads.",
+        choices=("false",), broker_name="unclean.leader.election.enable",
+    ),
+)  # fmt: skip
+
+TOPIC_CONFIGS: Mapping[str, Config] = {config.name: config for config in _TOPIC}
+
+_BROKER_ONLY = (
+    Config(
+        "auto.create.topics.enable", _T.BOOLEAN, "true",
+        "Whether a topic that is asked for and doesn't exist is made.", read_only=True,
+    ),
+    Config("broker.id", _T.INT, "0", "This node's id.", read_only=True),
+    Config(
+        "default.replication.factor", _T.INT, "-1",
+        "Replicas of a topic made without a count; -1: up to three.", read_only=True,
+    ),
+    Config("log.dirs", _T.STRING, "", "Where this node keeps its data.", read_only=True),
+    Config("node.id", _T.INT, "0", "This node's id.", read_only=True),
+    Config(
+        "num.partitions", _T.INT, "-1",
+        "Partitions of a topic made without a count; -1: one for every core node.",
+        read_only=True,
+    ),
+)  # fmt: skip
+
+BROKER_CONFIGS: Mapping[str, Config] = {
+    config.name: config
+    for config in sorted(
+        (
+            *_BROKER_ONLY,
+            *(
+                Config(
+                    topic.broker_name,
+                    topic.type,
+                    topic.default,
+                    f"Default of {topic.name}. {topic.documentation}",
+                    topic.minimum,
+                    topic.maximum,
+                    topic.choices,
+                )
+                for topic in _TOPIC
+                if topic.broker_name
+            ),
+        ),
+        key=lambda config: config.name,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """A config's value in force, and the chain that it was chosen from, nearest first."""
+
+    config: Config
+    value: str
+    source: ConfigSource
+    synonyms: tuple[tuple[str, str, ConfigSource], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOverrides:
+    """What one node's operators set, from the nearest to the farthest."""
+
+    node: Mapping[str, str]
+    all_nodes: Mapping[str, str]
+    static: Mapping[str, str]
+
+    def chain(self, name: str) -> list[tuple[str, str, ConfigSource]]:
+        layers = (
+            (self.node, ConfigSource.DYNAMIC_BROKER),
+            (self.all_nodes, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (self.static, ConfigSource.STATIC_BROKER),
+        )
+        return [(name, values[name], source) for values, source in layers if name in values]
+
+
+def topic_config(name: str, topic: Mapping[str, str], brokers: BrokerOverrides) -> Effective:
+    config = TOPIC_CONFIGS[name]
+    own = [(name, topic[name], ConfigSource.TOPIC)] if name in topic else []
+    return _effective(config, [*own, *brokers.chain(config.broker_name)])
+
+
+def broker_config(name: str, brokers: BrokerOverrides) -> Effective:
+    return _effective(BROKER_CONFIGS[name], brokers.chain(name))
+
+
+def _effective(config: Config, chain: list[tuple[str, str, ConfigSource]]) -> Effective:
+    default = (config.broker_name or config.name, config.default, ConfigSource.DEFAULT)
+    chain = [*chain, default]
+    return Effective(config, chain[0][1], chain[0][2], tuple(chain))

@@ -1,0 +1,202 @@
+"""Commands in, records out: what the active controller decides.
+
+Every function reads the image, changes nothing, and raises `KafkaError` with the code that the
+asker is to see. Ids and choices that need chance come in as arguments.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from sapwood.metadata import configs
+from sapwood.metadata import records as r
+from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Topic
+from sapwood.wire.errors import ErrorCode, KafkaError
+
+MAX_PARTITIONS = 10_000
+"""Of one topic: each costs files and memory, and one request must not exhaust a node."""
+DEFAULT_REPLICATION_FACTOR = 3
+PRODUCER_ID_BLOCK = 1000
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+
+
+def check_topic_name(name: str) -> None:
+    if not _LEGAL_NAME.match(name) or name in (".", ".."):
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic name {name[:300]!r} is illegal: use 1 to 249 ASCII letters, digits, '.', '_' "
+            "and '-', and neither '.' nor '..'",
+        )
+
+
+def find_topic(image: Image, name: str | None, topic_id: bytes = b"") -> Topic:
+    """By name if there is one, else by id."""
+    if name is not None:
+        topic = image.topics.get(name)
+        missing = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist")
+    else:
+        topic = image.topics_by_id.get(topic_id)
+        missing = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id")
+    if topic is None:
+        raise missing
+    return topic
+
+
+def create_topic(
+    image: Image,
+    name: str,
+    topic_id: bytes,
+    *,
+    partition_count: int = -1,
+    default_partition_count: int = -1,
+    replication_factor: int = -1,
+    assignments: Mapping[int, Sequence[int]] | None = None,
+    overrides: Mapping[str, str | None] | None = None,
+) -> r.TopicCreated:
+    """-1 leaves a choice to the cluster: a partition for every node, replicas on up to three."""
+    check_topic_name(name)
+    if name in image.topics:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists")
+    if assignments:
+        if partition_count != -1 or replication_factor != -1:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "Give either assignments or a number of partitions and replicas, not both",
+            )
+        partitions = _assigned(image, assignments, first=0)
+        target = len(partitions[0])
+    else:
+        if partition_count == -1:
+            partition_count = default_partition_count
+        if partition_count == -1:
+            partition_count = max(1, len(image.nodes))
+        _check_partition_count(partition_count)
+        target = DEFAULT_REPLICATION_FACTOR if replication_factor == -1 else replication_factor
+        replicas = min(target, len(image.nodes)) if replication_factor == -1 else target
+        partitions = place(image, partition_count, replicas, start=len(image.topics))
+    return r.TopicCreated(
+        name=name,
+        topic_id=topic_id,
+        replication_factor=target,
+        partitions=partitions,
+        configs=_checked(TOPIC_RESOURCE, overrides or {}),
+    )
+
+
+def add_partitions(
+    image: Image, name: str, count: int, assignments: Sequence[Sequence[int]] | None
+) -> r.PartitionsAdded:
+    topic = find_topic(image, name)
+    _check_partition_count(count)
+    existing = len(topic.partitions)
+    if count <= existing:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic {name!r} has {existing} partitions already; their number can only grow",
+        )
+    if assignments is None:
+        replicas = len(topic.partitions[0])
+        added = place(image, count - existing, replicas, start=existing)
+    else:
+        if len(assignments) != count - existing:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{count - existing} partitions are new, {len(assignments)} are assigned",
+            )
+        added = _assigned(image, dict(enumerate(assignments, existing)), first=existing)
+    return r.PartitionsAdded(topic_id=topic.topic_id, partitions=added)
+
+
+def change_configs(
+    image: Image, resource_type: int, resource_name: str, values: Mapping[str, str | None]
+) -> r.ConfigChanged:
+    check_resource(image, resource_type, resource_name)
+    checked = _checked(resource_type, values)
+    removed = {name: None for name, value in values.items() if value is None}
+    return r.ConfigChanged(
+        resource_type=resource_type, resource_name=resource_name, values={**removed, **checked}
+    )
+
+
+def check_resource(image: Image, resource_type: int, resource_name: str) -> None:
+    """Whether configs of this resource may be read and changed."""
+    if resource_type == TOPIC_RESOURCE:
+        check_topic_name(resource_name)
+        find_topic(image, resource_name)
+    elif resource_type == BROKER_RESOURCE:
+        known = resource_name == "" or (
+            resource_name.isdecimal() and int(resource_name) in image.nodes
+        )
+        if not known:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"No broker {resource_name!r}: give a node id, or nothing for all brokers",
+            )
+    else:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Configs of resource type {resource_type} don't exist: use topic (2) or broker (4)",
+        )
+
+
+def reserve_producer_ids(image: Image) -> r.ProducerIdsReserved:
+    return r.ProducerIdsReserved(next_id=image.next_producer_id + PRODUCER_ID_BLOCK)
+
+
+def place(image: Image, count: int, replicas: int, start: int) -> list[list[int]]:
+    """Spread `count` partitions over the nodes, leaders and followers alike."""
+    nodes = sorted(image.nodes)
+    if not 1 <= replicas <= len(nodes):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor {replicas} needs as many nodes, there are {len(nodes)}",
+        )
+    return [
+        [nodes[(start + partition + replica) % len(nodes)] for replica in range(replicas)]
+        for partition in range(count)
+    ]
+
+
+def _assigned(
+    image: Image, assignments: Mapping[int, Sequence[int]], first: int
+) -> list[list[int]]:
+    problem = None
+    widths = {len(replicas) for replicas in assignments.values()}
+    if sorted(assignments) != list(range(first, first + len(assignments))):
+        problem = "partitions must be numbered without a gap"
+    elif len(widths) != 1 or 0 in widths:
+        problem = "every partition needs the same number of replicas"
+    elif any(len(set(replicas)) != len(replicas) for replicas in assignments.values()):
+        problem = "a node can hold only one replica of a partition"
+    elif any(node not in image.nodes for replicas in assignments.values() for node in replicas):
+        problem = f"unknown node; there are {sorted(image.nodes)}"
+    if problem:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Replica assignment refused: {problem}"
+        )
+    return [list(assignments[partition]) for partition in sorted(assignments)]
+
+
+def _check_partition_count(count: int) -> None:
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{count} partitions: a topic has from 1 to {MAX_PARTITIONS}",
+        )
+
+
+def _checked(resource_type: int, values: Mapping[str, str | None]) -> dict[str, str]:
+    known = configs.TOPIC_CONFIGS if resource_type == TOPIC_RESOURCE else configs.BROKER_CONFIGS
+    checked = {}
+    for name, value in values.items():
+        config = known.get(name)
+        if config is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config {name[:200]!r}")
+        if config.read_only:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"{name} is set when the node starts and can't be changed"
+            )
+        if value is not None:
+            config.check(value)
+            checked[name] = value
+    return checked
