@@ -1,0 +1,327 @@
+"""One peer: frames in, a queue of answers in request order, back-pressure in both directions."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+from sapwood.server.types import Counters, Handler, Limits, Listener, Request, Response
+from sapwood.wire.codec import Buffer
+from sapwood.wire.errors import MalformedMessage
+from sapwood.wire.frames import FrameBuffer, decode_request_header
+
+log = logging.getLogger("sapwood.server")
+
+# Answers that are ready together leave in one writelines, up to about this much: past it the
+# transport must get a chance to say that the peer doesn't read.
+COALESCED_BYTES = 128 * 1024
+
+# Keys beyond these are noise from the wire; they share one counter.
+LARGEST_COUNTED_KEY = 128
+PRIVATE_KEYS = range(20000, 20100)
+UNKNOWN_KEY = -1
+
+# Where the bytes of a peer go that is no longer listened to.
+DISCARD = memoryview(bytearray(64 * 1024))
+
+Answer = list[Buffer] | asyncio.Future[Response]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A peer's connection, and what the handler may know about it."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        listener: Listener,
+        limits: Limits,
+        counters: Counters,
+        admit: Callable[["Connection"], bool],
+        forget: Callable[["Connection"], None],
+    ) -> None:
+        self.listener = listener.name
+        self.peer: tuple[str, int] = ("", 0)
+        self.principal: str | None = None
+        self.closed = False
+
+        self._handler = handler
+        self._limits = limits
+        self._counters = counters
+        self._admit = admit
+        self._forget = forget
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._frames = FrameBuffer(limits.max_frame_bytes)
+
+        self._arrived: deque[memoryview] = deque()  # whole frames, not yet given to the handler
+        self._outstanding: deque[tuple[Answer, int]] = deque()  # in request order, with frame size
+        self._outstanding_bytes = 0
+        self._ready: list[Buffer] = []  # to be written before control returns to the loop
+        self._ready_bytes = 0
+
+        self._admitted = False
+        self._reading = True
+        self._write_paused = False
+        self._finishing = False  # nothing more is read; closes after the last answer
+        self._partial_bytes = 0  # of the frame that is still arriving
+        self._partial_since = 0.0
+        self._active_at = self._loop.time()
+        self._unsent_bytes = 0
+
+    @property
+    def frame_limit(self) -> int:
+        """The largest frame that is accepted from now on."""
+        return self._frames.limit
+
+    @frame_limit.setter
+    def frame_limit(self, limit: int) -> None:
+        self._frames.limit = limit
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that the handler has and that aren't answered."""
+        return len(self._outstanding)
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.peer = (peer[0], peer[1])
+        self._admitted = self._admit(self)
+        if not self._admitted:
+            self.closed = True
+            self._transport.close()
+            return
+        self._transport.set_write_buffer_limits(high=self._limits.write_high_water_bytes)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return DISCARD if self._finishing else self._frames.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._active_at = self._loop.time()
+        self._counters.received_bytes_total += nbytes
+        if self._finishing:
+            return
+        try:
+            frames = self._frames.received(nbytes)
+        except MalformedMessage as error:
+            self._refuse(error)
+            return
+        self._watch_partial_frame(nbytes, frames)
+        if frames:
+            self._arrived.extend(frames)
+            self._pump()
+
+    def eof_received(self) -> bool:
+        """A peer may end its side and still wait for answers."""
+        self._finishing = True
+        self._reading = False
+        return bool(self._outstanding or self._arrived)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._arrived.clear()
+        self._outstanding.clear()
+        self._ready.clear()
+        if self._admitted:
+            self._forget(self)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._unsent_bytes = self._transport.get_write_buffer_size()
+        self._steer_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._active_at = self._loop.time()
+        self._pump()
+
+    # From the server
+
+    def finish(self) -> None:
+        """Take no more requests; close when those that the handler has are answered.
+
+        Bytes are still read, and dropped: a socket that is closed over unread bytes is reset, and
+        the reset may overtake the last answers.
+        """
+        self._finishing = True
+        self._partial_bytes = 0
+        self._arrived.clear()
+        # Not at once: a handler may call this, and its answer is still to be written.
+        self._loop.call_soon(self._close_if_finished)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def sweep(self, now: float) -> None:
+        """Close a peer that has been silent, stalled or slow for too long."""
+        limits = self._limits
+        if self._partial_bytes and self._reading:
+            allowed = limits.frame_timeout_s + self._partial_bytes / limits.slowest_bytes_per_s
+            if now - self._partial_since > allowed:
+                self._counters.slow_closed_total += 1
+                log.info("closed %s:%d: a frame took longer than %.0f s", *self.peer, allowed)
+                self.abort()
+                return
+        unsent = self._transport.get_write_buffer_size()
+        waits_for_us = bool(self._outstanding) and not unsent
+        if waits_for_us or unsent != self._unsent_bytes:
+            self._active_at = now
+        self._unsent_bytes = unsent
+        if now - self._active_at > limits.idle_timeout_s:
+            self._counters.idle_closed_total += 1
+            log.debug("closed %s:%d: idle for %.0f s", *self.peer, limits.idle_timeout_s)
+            self.abort()
+
+    # Requests
+
+    def _watch_partial_frame(self, nbytes: int, frames: list[memoryview]) -> None:
+        if frames or not self._partial_bytes:
+            self._partial_since = self._active_at
+        self._partial_bytes += nbytes - sum(len(frame) + 4 for frame in frames)
+
+    def _pump(self) -> None:
+        """Give the handler what has arrived, within the limits, and write what is ready."""
+        limits = self._limits
+        arrived = self._arrived
+        while (
+            arrived
+            and not self._write_paused
+            and len(self._outstanding) < limits.max_outstanding_requests
+            and self._outstanding_bytes < limits.max_outstanding_bytes
+        ):
+            self._dispatch(arrived.popleft())
+            if self._ready_bytes >= COALESCED_BYTES:
+                self._write()
+        self._write()
+        self._steer_reading()
+        self._close_if_finished()
+
+    def _dispatch(self, frame: memoryview) -> None:
+        try:
+            header, body_offset = decode_request_header(frame)
+            self._count(header.api_key)
+            answer = self._handler(Request(header, frame, body_offset, self))
+        except MalformedMessage as error:
+            self._refuse(error)
+            return
+        except Exception as error:
+            self._log_failure(error)
+            self._drop()
+            return
+        if answer is None:
+            return
+        if isinstance(answer, list):
+            if not self._outstanding:
+                self._add_ready(answer)
+                return
+            self._outstanding.append((answer, len(frame)))
+        else:
+            future = asyncio.ensure_future(answer)
+            self._outstanding.append((future, len(frame)))
+            future.add_done_callback(self._answered)
+        self._outstanding_bytes += len(frame)
+
+    def _count(self, api_key: int) -> None:
+        if not (0 <= api_key <= LARGEST_COUNTED_KEY or api_key in PRIVATE_KEYS):
+            api_key = UNKNOWN_KEY
+        requests_total = self._counters.requests_total
+        requests_total[api_key] = requests_total.get(api_key, 0) + 1
+
+    # Answers
+
+    def _answered(self, future: asyncio.Future[Response]) -> None:
+        """Write all that is ready at the head of the queue.
+
+        One sync resolves many futures at once: the first one's callback finds the others done, so
+        their answers leave together.
+        """
+        if self.closed:
+            if not future.cancelled() and (error := future.exception()) is not None:
+                self._log_failure(error)
+            return
+        outstanding = self._outstanding
+        while outstanding:
+            answer, frame_bytes = outstanding[0]
+            if isinstance(answer, list):
+                self._add_ready(answer)
+            elif not answer.done():
+                break
+            elif answer.cancelled():
+                self._drop()
+                return
+            elif (error := answer.exception()) is not None:
+                if isinstance(error, MalformedMessage):
+                    self._log_malformed(error)
+                else:
+                    self._log_failure(error)
+                self._drop()
+                return
+            elif (response := answer.result()) is not None:
+                self._add_ready(response)
+            outstanding.popleft()
+            self._outstanding_bytes -= frame_bytes
+        self._pump()
+
+    def _add_ready(self, buffers: list[Buffer]) -> None:
+        self._ready += buffers
+        self._ready_bytes += sum(map(len, buffers))
+
+    def _write(self) -> None:
+        ready = self._ready
+        if not ready:
+            return
+        self._counters.sent_bytes_total += self._ready_bytes
+        self._ready = []
+        self._ready_bytes = 0
+        if not self.closed:
+            if len(ready) == 1:
+                self._transport.write(ready[0])
+            else:
+                self._transport.writelines(ready)
+
+    # Ends and pauses
+
+    def _steer_reading(self) -> None:
+        """Read only while there is room for more requests and the peer takes its answers."""
+        if self._finishing or self.closed:
+            return
+        wanted = not (self._arrived or self._write_paused) and (
+            len(self._outstanding) < self._limits.max_outstanding_requests
+            and self._outstanding_bytes < self._limits.max_outstanding_bytes
+        )
+        if wanted == self._reading:
+            return
+        self._reading = wanted
+        if wanted:
+            self._active_at = self._partial_since = self._loop.time()
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _close_if_finished(self) -> None:
+        if self._finishing and not (self._arrived or self._outstanding or self.closed):
+            self._drop()
+
+    def _refuse(self, error: MalformedMessage) -> None:
+        self._log_malformed(error)
+        self.finish()
+
+    def _log_malformed(self, error: MalformedMessage) -> None:
+        self._counters.malformed_total += 1
+        log.warning("closing %s:%d: %s", *self.peer, error)
+
+    def _log_failure(self, error: BaseException) -> None:
+        self._counters.handler_errors_total += 1
+        log.error("closing %s:%d: a request failed", *self.peer, exc_info=error)
+
+    def _drop(self) -> None:
+        """Write what is ready, then close: later answers can't leave without the missing one."""
+        self._write()
+        self.closed = True
+        self._arrived.clear()
+        self._outstanding.clear()
+        self._transport.close()

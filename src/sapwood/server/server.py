@@ -1,0 +1,207 @@
+"""The listening sockets, the set of connections, and the orderly end of both."""
+
+import asyncio
+import errno
+import functools
+import logging
+import os
+import socket
+from collections import Counter
+
+from sapwood.server.connection import Connection
+from sapwood.server.types import Counters, Handler, Limits, Listener
+
+log = logging.getLogger("sapwood.server")
+
+LONGEST_SWEEP_INTERVAL_S = 1.0
+
+
+class Server:
+    """Listens at several places and serves all of them with one handler."""
+
+    def __init__(
+        self, handler: Handler, listeners: list[Listener], limits: Limits | None = None
+    ) -> None:
+        self.limits = limits or Limits()
+        self.counters = Counters()
+        self.connections: set[Connection] = set()
+        self.addresses: dict[str, tuple[str, int]] = {}
+        self.handler = handler
+        self._listeners = listeners
+        self._per_address: Counter[str] = Counter()
+        self._bound: list[tuple[Listener, list[socket.socket]]] = []
+        self._servers: list[asyncio.AbstractServer] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._all_gone: asyncio.Event = asyncio.Event()
+
+    async def bind(self) -> None:
+        """Take the ports, so that they are known; nobody can connect before `start`."""
+        try:
+            for listener in self._listeners:
+                sockets = await bind(listener)
+                self._bound.append((listener, sockets))
+                host, port = sockets[0].getsockname()[:2]
+                self.addresses[listener.name] = (host, port)
+        except BaseException:
+            self._release()
+            self.addresses.clear()
+            raise
+
+    async def start(self) -> None:
+        """Accept connections. OSError names the address that couldn't be had."""
+        if not self._bound:
+            await self.bind()
+        loop = asyncio.get_running_loop()
+        for listener, sockets in self._bound:
+            factory = functools.partial(self._connection, listener)
+            for sock in sockets:
+                try:
+                    server = await loop.create_server(
+                        factory, sock=sock, backlog=self.limits.backlog
+                    )
+                except OSError as error:  # somebody else bound it, too, and listened first
+                    self._release()
+                    raise unavailable(listener, error) from error
+                self._servers.append(server)
+        self._schedule_sweep(loop)
+
+    def advertised(self) -> dict[str, tuple[str, int]]:
+        """Per listener the address that clients are told; known in full once started."""
+        answer = {}
+        for listener in self._listeners:
+            host, port = self.addresses[listener.name]
+            answer[listener.name] = (
+                listener.advertised_host or host,
+                listener.advertised_port or port,
+            )
+        return answer
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Stop accepting and reading, let answers finish for a while, close everything."""
+        self._closing = True
+        self._release()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.finish()
+        if self.connections:
+            try:
+                await asyncio.wait_for(self._all_gone.wait(), grace_s)
+            except TimeoutError:
+                log.info("%d connections are cut off unanswered", len(self.connections))
+        for connection in list(self.connections):
+            connection.abort()
+        if self.connections:
+            await self._all_gone.wait()
+
+    def _release(self) -> None:
+        for server in self._servers:
+            server.close()
+        for _, sockets in self._bound:
+            for sock in sockets:
+                sock.close()
+        self._servers.clear()
+        self._bound.clear()
+
+    def _connection(self, listener: Listener) -> Connection:
+        return Connection(
+            self.handler, listener, self.limits, self.counters, self._admit, self._forget
+        )
+
+    def _admit(self, connection: Connection) -> bool:
+        address = connection.peer[0]
+        if (
+            self._closing
+            or len(self.connections) >= self.limits.max_connections
+            or self._per_address[address] >= self.limits.max_connections_per_address
+        ):
+            self.counters.connections_refused_total += 1
+            return False
+        self.counters.connections_total += 1
+        self._per_address[address] += 1
+        self.connections.add(connection)
+        return True
+
+    def _forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        address = connection.peer[0]
+        self._per_address[address] -= 1
+        if not self._per_address[address]:
+            del self._per_address[address]
+        if self._closing and not self.connections:
+            self._all_gone.set()
+
+    def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        limits = self.limits
+        shortest = min(limits.idle_timeout_s, limits.frame_timeout_s)
+        interval_s = min(LONGEST_SWEEP_INTERVAL_S, shortest / 4)
+
+        def sweep() -> None:
+            now = loop.time()
+            for connection in list(self.connections):
+                connection.sweep(now)
+            self._sweeper = loop.call_later(interval_s, sweep)
+
+        self._sweeper = loop.call_later(interval_s, sweep)
+
+
+def unavailable(listener: Listener, error: OSError | None) -> OSError:
+    reason = "the host has no address"
+    if error is not None:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        if isinstance(error, socket.gaierror):
+            reason = error.strerror or reason
+    return OSError(
+        error.errno if error is not None else None,
+        f"listener {listener.name} can't listen at {listener.host}:{listener.port}: {reason}",
+    )
+
+
+async def bind(listener: Listener) -> list[socket.socket]:
+    """Sockets at every address of the listener's host, all on one port."""
+    host = listener.host if listener.host not in ("", "*") else None
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise unavailable(listener, error) from error
+    sockets: list[socket.socket] = []
+    port = listener.port
+    problem: OSError | None = None
+    for family, kind, protocol, _, address in found:
+        try:
+            sock = bind_one(family, kind, protocol, (address[0], port, *address[2:]))
+        except OSError as error:
+            problem = error
+            # A kernel may lack a family, as containers often lack IPv6. A port that is taken at
+            # one address only would lead clients to a stranger.
+            if error.errno == errno.EADDRINUSE and listener.port:
+                for sock in sockets:
+                    sock.close()
+                raise unavailable(listener, error) from error
+            continue
+        port = sock.getsockname()[1]
+        sockets.append(sock)
+    if not sockets:
+        raise unavailable(listener, problem)
+    return sockets
+
+
+def bind_one(
+    family: int, kind: int, protocol: int, address: tuple[str | int, ...]
+) -> socket.socket:
+    sock = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # Windows reads SO_REUSEADDR as "share the port with whoever has it"
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+        sock.bind(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,27 @@
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.server.peer import Run
+
+
+def loop_factories() -> list[Callable[[], asyncio.AbstractEventLoop]]:
+    factories: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.SelectorEventLoop]
+    try:
+        import uvloop
+    except ImportError:
+        return factories
+    return [*factories, uvloop.new_event_loop]
+
+
+@pytest.fixture(params=loop_factories(), ids=lambda factory: factory.__module__.split(".")[0])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Run a coroutine to its end, once per kind of event loop."""
+
+    def run(coroutine: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(coroutine)
+
+    return run
