@@ -24,6 +24,7 @@ _BLOCK_LENGTH = struct.Struct(">i")
 
 _ZSTD_LEVEL = 3
 _ZSTD_FIRST_ROOM = 64 * 1024
+_ZSTD_NO_ROOM = "failed to write whole buffer"
 
 
 def compress(codec: int, data: Buffer) -> Buffer:
@@ -121,12 +122,12 @@ def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
         try:
             size = cramjam.zstd.decompress_into(data, output)
         except cramjam.DecompressionError as error:
-            if room < limit:
-                room = min(limit, 4 * room)
-                continue
-            raise MalformedMessage(
-                f"zstd: the data is corrupt or exceeds {limit} bytes: {error}"
-            ) from error
+            if _ZSTD_NO_ROOM not in str(error):
+                raise MalformedMessage(f"zstd: {error}") from error
+            if room >= limit:
+                raise _too_long(limit) from error
+            room = min(limit, 4 * room)
+            continue
         del output[size:]
         return output
 

@@ -113,7 +113,7 @@ class _DecoderWriter:
             self.add("p += 1")
         else:
             layout = struct.Struct(">" + "".join(character for character, _ in run))
-            name = f"unpack_{layout.format[1:]}"
+            name = "unpack_" + layout.format[1:].replace("?", "_")
             self.names[name] = layout.unpack_from
             targets = ", ".join(variable for _, variable in run)
             self.add(f"{targets}{',' if len(run) == 1 else ''} = {name}(d, p)")

@@ -97,7 +97,7 @@ class _EncoderWriter:
         layout = struct.Struct(">" + "".join(character for character, _ in run))
         if all(character == "x" for character, _ in run):
             return repr(bytes(len(run)))
-        name = f"pack_{layout.format[1:]}"
+        name = "pack_" + layout.format[1:].replace("?", "_")
         self.names[name] = layout.pack
         return f"{name}({', '.join(value for _, value in run if value)})"
 

@@ -124,6 +124,7 @@ class FrameBuffer:
     RECEIVE_SIZE = 64 * 1024
     _pool: list[bytearray] = []
     _POOL_SIZE = 16
+    _GROWTH = 4
 
     def __init__(self, limit: int = DEFAULT_FRAME_LIMIT) -> None:
         self.limit = limit
@@ -132,26 +133,21 @@ class FrameBuffer:
         self._frame: bytearray | None = None
         self._frame_size = 0
         self._frame_filled = 0
-        self._view: memoryview | None = None
 
     def get_buffer(self, _size_hint: int = -1) -> memoryview:
-        """Where to receive to; void as soon as `get_buffer` is called again."""
-        if self._view is not None:
-            self._view.release()
-        if self._frame is not None:
-            self._view = self._room_in_frame(self._frame)
-        else:
-            if self._receiving is None:
-                pool = FrameBuffer._pool
-                self._receiving = pool.pop() if pool else bytearray(self.RECEIVE_SIZE)
-            self._view = memoryview(self._receiving)[self._filled :]
-        return self._view
-
-    def _room_in_frame(self, frame: bytearray) -> memoryview:
-        if self._frame_filled == len(frame):
-            room = min(self._frame_size - len(frame), max(len(frame), self.RECEIVE_SIZE))
-            frame += bytes(room)
-        return memoryview(frame)[self._frame_filled :]
+        """Where to receive to; void once `received` was called."""
+        frame = self._frame
+        if frame is not None:
+            if self._frame_filled == len(frame):
+                # Not extended in place: the event loop may still hold a view of the old memory.
+                self._frame = bytearray(min(self._frame_size, self._GROWTH * len(frame)))
+                self._frame[: self._frame_filled] = frame
+                frame = self._frame
+            return memoryview(frame)[self._frame_filled :]
+        if self._receiving is None:
+            pool = FrameBuffer._pool
+            self._receiving = pool.pop() if pool else bytearray(self.RECEIVE_SIZE)
+        return memoryview(self._receiving)[self._filled :]
 
     def received(self, count: int) -> list[memoryview]:
         """Note that `count` bytes were received; the frames that are whole now."""
@@ -175,6 +171,7 @@ class FrameBuffer:
             position += _LENGTH.size
             whole = position + size
             if whole > end:
+                # What has arrived of it fits: it came through a buffer of the same size.
                 self._start_frame(buffer, position, end, size)
                 position = end
                 break
@@ -192,5 +189,5 @@ class FrameBuffer:
     def _start_frame(self, buffer: bytearray, start: int, end: int, size: int) -> None:
         self._frame_size = size
         self._frame_filled = end - start
-        self._frame = bytearray(min(size, max(self.RECEIVE_SIZE, 2 * self._frame_filled)))
+        self._frame = bytearray(min(size, self.RECEIVE_SIZE))
         self._frame[: self._frame_filled] = memoryview(buffer)[start:end]

@@ -9,7 +9,6 @@ import importlib
 import sys
 import types
 import typing
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -192,8 +191,8 @@ def _plain(value: Any, kind: str, is_array: bool) -> object:
         return value // datetime.timedelta(milliseconds=1)
     if isinstance(value, datetime.datetime):
         return round(value.timestamp() * 1000)
-    if isinstance(value, uuid.UUID):
-        return value.bytes
+    if kind == "uuid":
+        return bytes(value.bytes)
     if dataclasses.is_dataclass(value):
         entity = describe(type(value))
         return Struct(
