@@ -1,0 +1,88 @@
+"""Times, partitions and positions, as the clients see them."""
+
+import time
+
+import pytest
+
+from tests.helpers import unique
+from tests.judges.confluent import Confluent
+from tests.judges.judge import Admin, Judge, Message, RefusedError, sample
+from tests.judges.python import KafkaPython
+
+
+def test_with_log_append_time_every_client_sees_the_brokers_clock(
+    judge: Judge, judges: list[Judge], confluent: Confluent
+) -> None:
+    topic = unique("append-time")
+    confluent.create_topic(topic, config={"message.timestamp.type": "LogAppendTime"})
+    before_ms = int(time.time() * 1000)
+    judge.produce(topic, sample(10), codec="lz4")
+    after_ms = int(time.time() * 1000)
+    for reader in judges:
+        for record in reader.consume(topic, 10):
+            assert record.is_append_time, reader.name
+            assert before_ms <= record.timestamp_ms <= after_ms, reader.name
+        assert reader.offset_for_timestamp(topic, before_ms) == 0, reader.name
+        assert reader.offset_for_timestamp(topic, after_ms + 1) == -1, reader.name
+
+
+def test_times_that_run_backwards_are_kept_and_found(judge: Judge, confluent: Confluent) -> None:
+    topic = unique("backwards")
+    confluent.create_topic(topic)
+    times = [5000, 4000, 3000, 9000, 1000, 7000]
+    for timestamp_ms in times:  # one batch each, and then all of them in one batch
+        confluent.produce(topic, [Message(b"single", timestamp_ms=timestamp_ms)])
+    confluent.produce(topic, [Message(b"many", timestamp_ms=it) for it in times])
+    assert [it.timestamp_ms for it in judge.consume(topic, 12)] == times * 2
+    assert judge.offset_for_timestamp(topic, 5000) == 0
+    assert judge.offset_for_timestamp(topic, 5001) == 3
+    assert judge.offset_for_timestamp(topic, 9001) == -1
+
+
+def test_each_of_sixty_partitions_keeps_its_own_messages(
+    judge: Judge, confluent: Confluent
+) -> None:
+    topic = unique("sixty")
+    confluent.create_topic(topic, partitions=60)
+    assert sorted(judge.describe_topics()[topic].leaders) == list(range(60))
+    for partition in (0, 7, 31, 59):
+        own = [Message(f"{partition}/{n}".encode(), key=b"k") for n in range(5)]
+        judge.produce(topic, own, partition=partition)
+    for partition in (0, 7, 31, 59):
+        received = judge.consume(topic, 5, partition=partition)
+        assert [it.offset for it in received] == list(range(5))
+        assert [it.value for it in received] == [f"{partition}/{n}".encode() for n in range(5)]
+
+
+def test_deleted_records_are_gone_and_the_rest_keeps_its_offsets(
+    admin: Admin, judge: Judge, topic: str
+) -> None:
+    assert isinstance(admin, Judge)
+    messages = sample(20)
+    for message in messages:
+        admin.produce(topic, [message])
+    admin.delete_records(topic, before_offset=12)
+    assert [it.offset for it in judge.consume(topic, 8, offset=12)] == list(range(12, 20))
+    assert judge.offset_for_timestamp(topic, 0) == 12
+
+
+def test_a_position_before_the_start_or_past_the_end_is_out_of_range(
+    confluent: Confluent, kafka_python: KafkaPython, topic: str
+) -> None:
+    confluent.produce(topic, sample(5))
+    confluent.delete_records(topic, before_offset=3)
+    for offset in (1, 99):
+        with pytest.raises(RefusedError) as refused:
+            confluent.consume(topic, 1, offset=offset)
+        assert refused.value.code in (1, -140)  # -140: librdkafka's "told not to reset"
+
+
+def test_partitions_are_added_to_a_topic_that_has_messages(
+    admin: Admin, judge: Judge, topic: str
+) -> None:
+    judge.produce(topic, sample(3))
+    admin.create_partitions(topic, 4)
+    assert sorted(judge.describe_topics()[topic].leaders) == [0, 1, 2, 3]
+    judge.produce(topic, sample(2), partition=3)
+    assert len(judge.consume(topic, 3)) == 3
+    assert len(judge.consume(topic, 2, partition=3)) == 2
