@@ -1,0 +1,27 @@
+"""Sapwood: a message broker for people who work in Python and Spark.
+
+Importing this package imports nothing else; its names are loaded when they are first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sapwood.cluster import Cluster
+
+__all__ = ["Cluster", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Cluster":
+        from sapwood.cluster import Cluster
+
+        return Cluster
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("sapwood")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,75 @@
+"""The nodes that live under one directory of this machine: where they are and how they are."""
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from sapwood.node import ready
+from sapwood.node.lock import holder, is_locked
+
+SUPERVISOR_LOCK = "supervisor.lock"
+CONNECT_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    id: int
+    kind: str
+    addresses: dict[str, str]
+    pid: int | None
+    state: str
+    """running, starting or stopped"""
+
+
+def default_directory() -> Path:
+    given = os.environ.get("SAPWOOD_DIR")
+    return Path(given).expanduser() if given else Path.home() / ".sapwood"
+
+
+def node_directory(directory: Path, index: int) -> Path:
+    return directory / f"node-{index}"
+
+
+def supervisor_pid(directory: Path) -> int | None:
+    """The process that supervises the nodes of this directory; None if none does."""
+    lock = directory / SUPERVISOR_LOCK
+    return holder(lock) if is_locked(lock) else None
+
+
+def node_states(directory: Path) -> list[NodeState]:
+    """Every node under the directory, or the one whose own data directory it is."""
+    if (directory / ready.LOCK_NAME).exists():
+        return [_node_state(directory, 0, supervised=False)]
+    supervised = supervisor_pid(directory) is not None
+    indexes = sorted(
+        int(path.name.removeprefix("node-"))
+        for path in directory.glob("node-*")
+        if path.name.removeprefix("node-").isdigit()
+    )
+    return [
+        _node_state(node_directory(directory, index), index, supervised=supervised)
+        for index in indexes
+    ]
+
+
+def _node_state(directory: Path, index: int, *, supervised: bool) -> NodeState:
+    lock = directory / ready.LOCK_NAME
+    found = ready.read(directory)
+    if not is_locked(lock):
+        # A supervisor whose node has ended is about to start it again.
+        return NodeState(index, "core", {}, None, "starting" if supervised else "stopped")
+    if found is None or not all(map(_answers, found["listeners"].values())):
+        return NodeState(index, "core", {}, holder(lock), "starting")
+    return NodeState(found["node_id"], found["kind"], found["listeners"], found["pid"], "running")
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    # A wildcard is where one listens; this machine reaches it at its loopback.
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
+    try:
+        socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,225 @@
+"""Assembly: lock, ports, disk, broker, server, signals; and all of it in reverse at the end."""
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from sapwood.broker import Broker, BrokerConfig
+from sapwood.disk import OsDisk
+from sapwood.node import logs, ready
+from sapwood.node.config import NodeConfig
+from sapwood.node.lock import DirectoryLock, DirectoryLocked
+from sapwood.server import Limits, Server
+from sapwood.wire.apis import Api
+from sapwood.wire.schema import load
+
+logger = logging.getLogger("sapwood.node")
+
+WILDCARDS = {"0.0.0.0", "::"}
+# Descriptors for segments, indexes, the journal and the loop itself.
+OWN_FILES_SHARE = 2
+
+# What today's clients send before their first message is acknowledged.
+FIRST_REQUESTS = (
+    (Api.API_VERSIONS, 3),
+    (Api.API_VERSIONS, 4),
+    (Api.METADATA, 12),
+    (Api.METADATA, 13),
+    (Api.INIT_PRODUCER_ID, 4),
+    (Api.PRODUCE, 10),
+    (Api.PRODUCE, 12),
+)
+
+
+class StartFailed(Exception):
+    """Why the node can't run, in one line."""
+
+
+def run(config: NodeConfig, *, announce: bool = False, with_parent: bool = False) -> int:
+    """Run a node until it is told to stop; the exit status of its process."""
+    logs.configure(config.log_level, config.log_format)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(Node(config).serve(announce=announce, with_parent=with_parent))
+    except StartFailed as error:
+        logger.debug("start failed", exc_info=error)
+        logger.error("%s", error)
+        return 1
+    return 0
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # as on Windows
+        return None
+    return uvloop.new_event_loop
+
+
+class Node:
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._directory = Path(config.data_dir).absolute()
+        self._stop = asyncio.Event()
+
+    async def serve(self, *, announce: bool, with_parent: bool) -> None:
+        loop = asyncio.get_running_loop()
+        self._listen_to_signals(loop)
+        if with_parent:
+            self._watch_parent(loop)
+        lock = self._lock()
+        try:
+            ready.remove(self._directory)  # left by a node that was killed
+            server, broker = await self._start()
+            try:
+                self._tell(server, announce)
+                threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+                await self._stop.wait()
+                logger.info("stopping")
+            finally:
+                ready.remove(self._directory)
+                await server.close(self._config.stop_grace_s)
+                await broker.stop()
+            logger.info("stopped")
+        finally:
+            lock.release()
+
+    def _lock(self) -> DirectoryLock:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            return DirectoryLock(self._directory / ready.LOCK_NAME)
+        except DirectoryLocked as error:
+            raise StartFailed(f"{error}: stop it, or give another directory") from error
+        except OSError as error:
+            raise StartFailed(
+                f"can't use the data directory {self._directory}: {error.strerror}"
+            ) from error
+
+    async def _start(self) -> tuple[Server, Broker]:
+        config = self._config
+        server = Server(
+            _not_ready, config.server_listeners(), fitting(config.limits, raise_file_limit())
+        )
+        try:
+            await server.bind()
+            broker = Broker(
+                BrokerConfig(
+                    node_id=config.node_id,
+                    advertised=reachable(server.advertised()),
+                    auto_create_topics=config.auto_create_topics,
+                    num_partitions=config.num_partitions,
+                    overrides=config.broker_configs(),
+                ),
+                OsDisk(),
+                str(self._directory),
+            )
+            await broker.start()
+            # What lives as long as the node needn't be looked at by the garbage collector.
+            gc.collect()
+            gc.freeze()
+            server.handler = broker.handle
+            await server.start()
+        except OSError as error:
+            raise StartFailed(error.strerror or str(error)) from error
+        except Exception as error:
+            raise StartFailed(f"{type(error).__name__}: {error}") from error
+        return server, broker
+
+    def _tell(self, server: Server, announce: bool) -> None:
+        info = ready.Ready(
+            pid=os.getpid(),
+            node_id=self._config.node_id,
+            kind="core",
+            listeners={
+                name: ready.join_address(*address) for name, address in server.addresses.items()
+            },
+            started=time.time(),
+        )
+        ready.write(self._directory, info)
+        where = ", ".join(f"{name} at {address}" for name, address in info["listeners"].items())
+        logger.info("node %d is ready: %s, data in %s", info["node_id"], where, self._directory)
+        if announce:
+            with contextlib.suppress(OSError):  # nobody listens any more
+                print(json.dumps(info), flush=True)
+
+    def _listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                loop.add_signal_handler(number, self._on_signal)
+            except NotImplementedError:  # Windows
+
+                def handle(*_: object) -> None:
+                    loop.call_soon_threadsafe(self._on_signal)
+
+                signal.signal(number, handle)
+
+    def _on_signal(self) -> None:
+        if self._stop.is_set():
+            logger.warning("stopping at once")
+            os._exit(1)
+        self._stop.set()
+
+    def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A pipe from the parent on stdin ends when the parent does, even if it is killed."""
+
+        def wait() -> None:
+            with contextlib.suppress(OSError):
+                while os.read(0, 1024):
+                    pass
+            with contextlib.suppress(RuntimeError):  # the loop has ended first
+                loop.call_soon_threadsafe(self._stop.set)
+
+        threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+def _not_ready(_request: object) -> None:
+    raise StartFailed("a request came in before the broker was there")
+
+
+def reachable(advertised: dict[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
+    """A wildcard is where one listens, not where one can be reached: tell the host's name."""
+    return {
+        name: (socket.gethostname() if host in WILDCARDS else host, port)
+        for name, (host, port) in advertised.items()
+    }
+
+
+def raise_file_limit() -> int | None:
+    """As many open files as the system lets this process have; None if that isn't known."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = 1 << 20
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):  # macOS has a lower bound of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft
+
+
+def fitting(limits: Limits, files: int | None) -> Limits:
+    """No more connections than leave the node enough descriptors for its own files."""
+    if files is None or limits.max_connections <= files // OWN_FILES_SHARE:
+        return limits
+    return replace(limits, max_connections=max(1, files // OWN_FILES_SHARE))
+
+
+def warm_up() -> None:
+    """Load the schemas that every client begins with, so that the first one needn't wait."""
+    for api, version in FIRST_REQUESTS:
+        load(api, version, "request")
+        load(api, version, "response")
