@@ -13,8 +13,10 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from sapwood.wire import batch
 from sapwood.wire.batch import BatchHeader, crc_ok, iterate, read_header
 from sapwood.wire.compression import Compression
+from sapwood.wire.encoder import Buffer
 from sapwood.wire.errors import MalformedMessage
-from sapwood.wire.records import NewRecord, Record, decode_batch, encode_batch
+from sapwood.wire.recompress import recompress
+from sapwood.wire.records import NewRecord, Record, decode_batch, encode_batch, varint
 
 CODECS = list(Compression)
 
@@ -179,7 +181,7 @@ def test_a_short_last_batch_is_malformed() -> None:
             list(iterate(data[:-cut]))
 
 
-def changed(data: bytearray, **fields: int) -> bytes:
+def changed(data: Buffer, **fields: int) -> bytes:
     header = read_header(data)._replace(**fields)
     return batch._HEADER.pack(*header) + data[batch.HEADER_SIZE :]
 
@@ -216,6 +218,58 @@ def test_a_header_that_cannot_be_is_malformed(fields: dict[str, int]) -> None:
 def test_a_batch_whose_records_do_not_fit_its_header_is_malformed(fields: dict[str, int]) -> None:
     with pytest.raises(MalformedMessage):
         decode_batch(changed(encode_batch(sample(3)), **fields))
+
+
+def with_records(body: bytes, count: int) -> bytes:
+    header = encode_batch([(0, None, None, [])] * count)[: batch.HEADER_SIZE]
+    return changed(header, length=49 + len(body)) + body
+
+
+def raw_record(time_delta: int, offset_delta: int) -> bytes:
+    record = b"\0" + varint(time_delta) + varint(offset_delta) + b"\1\1\0"
+    return varint(len(record)) + record
+
+
+def test_offsets_that_do_not_ascend_within_the_batch_are_malformed() -> None:
+    def offsets(*deltas: int) -> list[int]:
+        body = b"".join(raw_record(0, delta) for delta in deltas)
+        return [record.offset for record in decode_batch(with_records(body, len(deltas)))]
+
+    assert offsets(0, 1, 2) == [0, 1, 2]
+    for deltas in ((0, 0, 1), (1, 0, 2), (-1, 0, 1), (0, 1, 3), (0, 1, 2**40)):
+        with pytest.raises(MalformedMessage, match="follows"):
+            offsets(*deltas)
+
+
+def test_a_time_that_no_other_batch_could_hold_is_malformed() -> None:
+    data = with_records(raw_record(2**40, 0), 1)
+    assert decode_batch(data)[0].timestamp == 2**40
+    assert decode_batch(changed(data, base_timestamp=-1))[0].timestamp == 2**40 - 1
+    for broken in (
+        changed(data, base_timestamp=2**63 - 1),
+        changed(data, base_timestamp=-(2**63)),
+        with_records(raw_record(2**63, 0), 1),
+        with_records(b"\x1e\0" + b"\xff" * 10 + b"\1\0\1\1\0", 1),
+    ):
+        with pytest.raises(MalformedMessage):
+            decode_batch(broken)
+
+
+@pytest.mark.parametrize("target", CODECS)
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_in_another_codec_is_the_same_batch(
+    codec: Compression, target: Compression
+) -> None:
+    values = sample(20)
+    data = encode_batch(values, base_offset=7, compression=codec, producer_id=4, base_sequence=3)
+    header = read_header(data)
+    changed_batch = recompress(data, header, target, 10**7)
+    new_header = read_header(changed_batch)
+    assert crc_ok(changed_batch, 0, new_header)
+    assert new_header.size == len(changed_batch)
+    assert new_header.compression == target
+    assert (new_header.producer_id, new_header.base_sequence) == (4, 3)
+    assert decode_batch(changed_batch) == as_records(values, 7)
 
 
 def test_a_changed_bit_is_caught_by_the_crc() -> None:

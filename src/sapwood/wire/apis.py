@@ -211,3 +211,8 @@ def can_code(api: int, version: int) -> bool:
 def is_flexible(api: int, version: int) -> bool:
     """Whether this version uses compact lengths and tagged fields, in its headers as well."""
     return version >= _VERSIONS[api][2]
+
+
+def is_known_and_flexible(api: int, version: int) -> bool:
+    facts = _VERSIONS.get(api)
+    return facts is not None and facts[2] <= version <= facts[1]

@@ -5,7 +5,7 @@ that a broker can set both without touching what the producer signed.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -93,10 +93,14 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCES
 
 
+# Without the detour through NamedTuple's own constructor, which takes keywords.
+_new_header: Callable[[type[BatchHeader], tuple[object, ...]], BatchHeader] = tuple.__new__
+
+
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header of the batch at `position`; the batch itself may reach beyond the buffer."""
     try:
-        header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+        header = _new_header(BatchHeader, _HEADER.unpack_from(buffer, position))
     except struct.error as error:
         raise MalformedMessage(f"batch header at {position} is cut short") from error
     if header.magic != MAGIC:

@@ -39,23 +39,21 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def records_size(records: Buffer | Sequence[Buffer]) -> int:
-    if isinstance(records, list | tuple):
-        return sum(map(len, records))
-    return len(records)
+def records_size(records: Buffer | list[Buffer]) -> int:
+    return sum(map(len, records)) if isinstance(records, list) else len(records)
 
 
 def attach_records(
-    parts: list[Buffer], buffer: bytearray, records: Buffer | Sequence[Buffer], size: int
+    parts: list[Buffer], buffer: bytearray, records: Buffer | list[Buffer], size: int
 ) -> bytearray:
     """Put records behind the buffer; the buffer to go on with."""
-    buffers = records if isinstance(records, list | tuple) else (records,)
+    buffers: Sequence[Buffer] = records if isinstance(records, list) else (records,)
     if size <= SMALL_RECORDS:
         for part in buffers:
             buffer += part
         return buffer
     parts.append(buffer)
-    parts.extend(buffers)
+    parts += buffers
     return bytearray()
 
 

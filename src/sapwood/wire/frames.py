@@ -3,7 +3,7 @@
 import struct
 from typing import NamedTuple
 
-from sapwood.wire.apis import Api, can_code, is_flexible
+from sapwood.wire.apis import Api, is_flexible, is_known_and_flexible
 from sapwood.wire.codec import Buffer, Struct, encode_request_into, encode_response_into
 from sapwood.wire.decoder import skip_tags
 from sapwood.wire.errors import MalformedMessage
@@ -42,7 +42,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
             position = end
         elif size != -1:
             raise MalformedMessage(f"client id has the length {size}")
-        if can_code(api, version) and is_flexible(api, version):
+        if is_known_and_flexible(api, version):
             count = frame[position]
             position += 1
             if count:

@@ -4,7 +4,7 @@ A broker that only passes batches on needs none of this.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -20,7 +20,13 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 NewRecord: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
 
 _SIGNED_PART = struct.Struct(">hiqqqhii")
-_WHOLE_HEADER = struct.Struct(">qiibI")
+_UNSIGNED_PART = struct.Struct(">qiibI")
+
+# A time and its delta are both held to this, so that their sum is still a 64-bit integer.
+_LARGEST = 2**62
+
+# Its length, attributes, two deltas, two lengths and a count.
+_SMALLEST_RECORD = 7
 
 
 class Record(NamedTuple):
@@ -29,6 +35,10 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+
+
+# Without the detour through NamedTuple's own constructor, which takes keywords.
+_new_record: Callable[[type[Record], tuple[object, ...]], Record] = tuple.__new__
 
 
 def encode_batch(
@@ -70,7 +80,7 @@ def encode_batch(
     crc = crc32c(payload, crc32c(signed))
     length = batch.HEADER_SIZE - batch.LENGTH_END + len(payload)
     encoded = bytearray(
-        _WHOLE_HEADER.pack(base_offset, length, leader_epoch, batch.MAGIC, crc) + signed
+        _UNSIGNED_PART.pack(base_offset, length, leader_epoch, batch.MAGIC, crc) + signed
     )
     encoded += payload
     return encoded
@@ -82,52 +92,54 @@ def _encode_records(
     base_offset: int,
     offsets: Sequence[int] | None,
 ) -> bytearray:
+    # One join per record: it costs a quarter of appending the eight pieces one by one.
     body = bytearray()
-    small = _SMALL_VARINTS
+    table, known = _VARINTS, len(_VARINTS)
     for position, (timestamp, key, value, headers) in enumerate(records):
         time_delta = timestamp - base_timestamp
         offset_delta = position if offsets is None else offsets[position] - base_offset
-        record = bytearray(1)  # attributes, always 0
-        record += small[time_delta] if 0 <= time_delta < 64 else varint(time_delta)
-        record += small[offset_delta] if 0 <= offset_delta < 64 else varint(offset_delta)
         if key is None:
-            record.append(1)
+            key_size = _NULL
+            key = b""
         else:
             size = len(key)
-            record += small[size] if size < 64 else varint(size)
-            record += key
+            key_size = table[size] if size < known else varint(size)
         if value is None:
-            record.append(1)
+            value_size = _NULL
+            value = b""
         else:
             size = len(value)
-            record += small[size] if size < 64 else varint(size)
-            record += value
-        if headers:
-            record += varint(len(headers))
-            for name, content in headers:
-                encoded = name.encode()
-                record += varint(len(encoded))
-                record += encoded
-                if content is None:
-                    record.append(1)
-                else:
-                    record += varint(len(content))
-                    record += content
-        else:
-            record.append(0)
+            value_size = table[size] if size < known else varint(size)
+        record = b"".join(
+            (
+                b"\0",  # attributes, unused
+                table[time_delta] if 0 <= time_delta < known else varint(time_delta),
+                table[offset_delta] if offset_delta < known else varint(offset_delta),
+                key_size,
+                key,
+                value_size,
+                value,
+                _encode_headers(headers) if headers else b"\0",
+            )
+        )
         size = len(record)
-        body += small[size] if size < 64 else varint(size)
+        body += table[size] if size < known else varint(size)
         body += record
     return body
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    parts = [varint(len(headers))]
+    for name, value in headers:
+        encoded = name.encode()
+        parts += (varint(len(encoded)), encoded)
+        parts += (_NULL, b"") if value is None else (varint(len(value)), value)
+    return b"".join(parts)
 
 
 def varint(value: int) -> bytes:
     """A signed varint: zigzag, so that small negative numbers are short, too."""
     value = value << 1 if value >= 0 else (~value << 1) | 1
-    if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -136,7 +148,8 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-_SMALL_VARINTS = [bytes((value << 1,)) for value in range(64)]
+_NULL = varint(-1)
+_VARINTS = [varint(value) for value in range(1024)]
 
 
 def decode_batch(
@@ -156,52 +169,74 @@ def decode_batch(
 
 
 def _decode_records(data: bytes, header: batch.BatchHeader) -> list[Record]:
+    # Varints of one and of two bytes are read in place: that is nearly all of them, and a call
+    # for each would double the time.
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
-    append_time = header.max_timestamp if header.timestamp_type else None
+    has_append_time, append_time = header.timestamp_type == 1, header.max_timestamp
     end = len(data)
-    # The smallest record: its length, attributes, two deltas, two lengths and a count.
-    if header.record_count * 7 > end:
+    if header.record_count * _SMALLEST_RECORD > end:
         raise MalformedMessage(f"{header.record_count} records in {end} bytes")
+    if not -_LARGEST <= base_timestamp <= _LARGEST:
+        raise MalformedMessage(f"the time {base_timestamp} is out of range")
+    previous, last = base_offset - 1, header.last_offset
     records: list[Record] = []
-    append = records.append
-    read = _read_varint
     p = 0
     for _ in range(header.record_count):
         n = data[p]
         p += 1
         if n > 127:
-            n, p = read(data, p, n)
-        stop = p + ((n >> 1) ^ -(n & 1))
-        if stop > end or n & 1:
+            if (m := data[p]) < 128:
+                n += (m << 7) - 128
+                p += 1
+            else:
+                n, p = _read_varint(data, p, n)
+        stop = p + (n >> 1)
+        if n & 1 or stop > end:
             raise MalformedMessage("a record is cut short")
-        p += 1  # attributes, unused
+        n = data[p + 1]  # behind the attributes, which are unused
+        p += 2
+        if n > 127:
+            if (m := data[p]) < 128:
+                n += (m << 7) - 128
+                p += 1
+            else:
+                n, p = _read_varint(data, p, n)
+        timestamp = append_time if has_append_time else base_timestamp + ((n >> 1) ^ -(n & 1))
         n = data[p]
         p += 1
         if n > 127:
-            n, p = read(data, p, n)
-        timestamp = base_timestamp + ((n >> 1) ^ -(n & 1))
-        n = data[p]
-        p += 1
-        if n > 127:
-            n, p = read(data, p, n)
+            if (m := data[p]) < 128:
+                n += (m << 7) - 128
+                p += 1
+            else:
+                n, p = _read_varint(data, p, n)
         offset = base_offset + ((n >> 1) ^ -(n & 1))
+        if not previous < offset <= last:
+            raise MalformedMessage(f"offset {offset} follows {previous}, the last one is {last}")
+        previous = offset
         n = data[p]
         p += 1
         if n > 127:
-            n, p = read(data, p, n)
-        if n & 1:
-            key = None
-        else:
+            if (m := data[p]) < 128:
+                n += (m << 7) - 128
+                p += 1
+            else:
+                n, p = _read_varint(data, p, n)
+        key = None
+        if not n & 1:
             q = p + (n >> 1)
             key = data[p:q]
             p = q
         n = data[p]
         p += 1
         if n > 127:
-            n, p = read(data, p, n)
-        if n & 1:
-            value = None
-        else:
+            if (m := data[p]) < 128:
+                n += (m << 7) - 128
+                p += 1
+            else:
+                n, p = _read_varint(data, p, n)
+        value = None
+        if not n & 1:
             q = p + (n >> 1)
             value = data[p:q]
             p = q
@@ -213,9 +248,7 @@ def _decode_records(data: bytes, header: batch.BatchHeader) -> list[Record]:
         # A length that is wrong anywhere above puts the end of the record in the wrong place.
         if p != stop:
             raise MalformedMessage("a record does not fill its length")
-        append(
-            Record(offset, timestamp if append_time is None else append_time, key, value, headers)
-        )
+        records.append(_new_record(Record, (offset, timestamp, key, value, headers)))
     if p != end:
         raise MalformedMessage(f"{end - p} bytes follow the last record")
     return records
@@ -261,5 +294,7 @@ def _read_varint(data: bytes, p: int, first: int) -> tuple[int, int]:
         p += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if value > 2 * _LARGEST:
+                break
             return value, p
-    raise MalformedMessage("a varint is longer than 64 bits")
+    raise MalformedMessage("a varint is too large")
