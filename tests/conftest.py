@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import sapwood
-from tests.helpers import NodeProcess
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,17 +17,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
+def bootstrap(request: pytest.FixtureRequest) -> str:
     """The address of a node that all tests share and none hurts."""
     if given := request.config.getoption("--bootstrap"):
-        yield str(given)
-        return
-    with sapwood.Cluster() as cluster:
-        yield cluster.bootstrap
+        return str(given)
+    return str(request.getfixturevalue("sapwood").bootstrap)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    """A node of the test's own, to be killed, filled up and fed rubbish."""
-    with NodeProcess(tmp_path / "node") as process:
-        yield process
+def cluster(tmp_path: Path) -> Iterator[sapwood.Cluster]:
+    """A node of the test's own, to be killed and started again."""
+    with sapwood.Cluster(data_dir=tmp_path / "cluster") as cluster:
+        yield cluster
