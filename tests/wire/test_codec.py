@@ -166,9 +166,13 @@ def test_a_message_is_decoded_from_an_offset_on() -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), [(0, 2), (0, 999), (4, 0), (-1, 0), (20001, 0)])
-def test_an_api_or_version_without_schema_is_malformed(api: int, version: int) -> None:
+def test_to_read_what_has_no_schema_is_the_senders_fault_and_to_write_it_is_ours(
+    api: int, version: int
+) -> None:
     with pytest.raises(MalformedMessage, match=f"API key {api}, version {version}"):
         decode_request(api, version, b"")
+    with pytest.raises(ValueError, match=f"API key {api}, version {version}"):
+        encode_response(api, version, Struct())
 
 
 def test_a_node_tells_its_status() -> None:

@@ -5,6 +5,7 @@ The code for a message is written and compiled on its first use; later uses only
 
 import struct
 
+from sapwood.wire.apis import can_code
 from sapwood.wire.decoder import Decoder, compile_decoder
 from sapwood.wire.encoder import Buffer, Encoder, compile_encoder
 from sapwood.wire.errors import MalformedMessage
@@ -31,7 +32,7 @@ def decode_request(api: int, version: int, data: Buffer, offset: int = 0) -> Str
     """The request in `data` from `offset` to the end; MalformedMessage if it can't be one."""
     decoder = _request_decoders.get((api, version))
     if decoder is None:
-        decoder = compile_decoder(load(api, version, "request"))
+        decoder = _compiled_decoder(api, version, "request")
         _request_decoders[api, version] = decoder
     try:
         return decoder(data, offset)
@@ -43,7 +44,7 @@ def decode_response(api: int, version: int, data: Buffer, offset: int = 0) -> St
     """The response in `data` from `offset` to the end; MalformedMessage if it can't be one."""
     decoder = _response_decoders.get((api, version))
     if decoder is None:
-        decoder = compile_decoder(load(api, version, "response"))
+        decoder = _compiled_decoder(api, version, "response")
         _response_decoders[api, version] = decoder
     try:
         return decoder(data, offset)
@@ -91,6 +92,13 @@ def encode_response_into(
         encoder(message, buffer, parts)
     except (KeyError, struct.error) as error:
         raise _unencodable(api, version, "response", error) from error
+
+
+def _compiled_decoder(api: int, version: int, direction: Direction) -> Decoder:
+    # To read what has no schema is the sender's fault; to write it would be ours.
+    if not can_code(api, version):
+        raise MalformedMessage(f"no schema for API key {api}, version {version}")
+    return compile_decoder(load(api, version, direction))
 
 
 def _malformed(api: int, version: int, direction: Direction, error: Exception) -> MalformedMessage:

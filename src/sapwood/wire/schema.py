@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from sapwood.wire.apis import Api, can_code
-from sapwood.wire.errors import MalformedMessage
 
 Direction = Literal["request", "response"]
 
@@ -111,9 +110,9 @@ def _smallest_field(field: Field, flexible: bool) -> int:
 
 
 def load(api: int, version: int, direction: Direction) -> Entity:
-    """The schema of one message; MalformedMessage if nobody knows it."""
+    """The schema of one message; ValueError if there is none."""
     if not can_code(api, version):
-        raise MalformedMessage(f"no schema for API key {api}, version {version}")
+        raise ValueError(f"no schema for API key {api}, version {version}")
     if api >= Api.NODE_STATUS:
         from sapwood.wire import private
 
