@@ -1,0 +1,34 @@
+"""The protocol client: one sans-I/O core with an asyncio and a blocking shell.
+
+In: what the caller wants (`core.request`, `core.append`, `core.assign`), bytes that arrived,
+connections that opened or broke, and the time. Out: effects (connect, send, close, settled) and
+the moment at which the core wants to be woken. The core has no socket, clock, thread or random
+source of its own, so a simulator can drive the very code that users run.
+Always: requests to one partition leave in order; a batch that is sent again carries the sequence
+numbers it had the first time; every ticket is settled exactly once; every buffer has a bound.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sapwood.client.aio import AsyncKafkaClient
+    from sapwood.client.blocking import KafkaClient
+    from sapwood.client.config import ClientConfig
+
+__all__ = ["AsyncKafkaClient", "ClientConfig", "KafkaClient"]
+
+_HOMES = {
+    "AsyncKafkaClient": "sapwood.client.aio",
+    "ClientConfig": "sapwood.client.config",
+    "KafkaClient": "sapwood.client.blocking",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,318 @@
+"""The asyncio shell: sockets, the clock and futures around the core, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from sapwood.client.admin import ConfigEntry, NewTopic, ResourceKind
+from sapwood.client.batches import Delivery, RecordMetadata
+from sapwood.client.calls import AnyNode, Controller, Leader, Node, Target
+from sapwood.client.cluster import Metadata, TopicPartition
+from sapwood.client.config import ClientConfig, parse_bootstrap
+from sapwood.client.core import ClientCore
+from sapwood.client.effects import Close, Connect, Effect, Send, Settled, Ticket
+from sapwood.client.fetcher import Chunk, ConsumedRecord, read_records
+from sapwood.client.offsets import LATEST, FoundOffset
+from sapwood.wire.apis import Api
+from sapwood.wire.codec import Struct
+
+T = TypeVar("T")
+
+__all__ = ["AnyNode", "AsyncDelivery", "AsyncKafkaClient", "Controller", "Leader", "Node"]
+
+
+class AsyncDelivery(Delivery):
+    """Await it for the RecordMetadata, or don't: the record is on its way either way."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        while not self.done:  # a batch that was split is done, but its halves aren't
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.batch.done.waiters.append(future)
+            yield from future
+        return self.result()
+
+
+class _Link(asyncio.BufferedProtocol):
+    def __init__(self, client: AsyncKafkaClient, number: int) -> None:
+        self._client = client
+        self._number = number
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._client.core.get_buffer(self._number, sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._client.core.received(self._number, nbytes, self._client.now_ms())
+        self._client.schedule()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = str(exc) if exc else "the broker closed the connection"
+        self._client.link_lost(self._number, reason)
+
+
+class AsyncKafkaClient:
+    """A client for one event loop. Options are the fields of ClientConfig."""
+
+    def __init__(self, bootstrap: str | Sequence[str], **options: Any) -> None:
+        config = ClientConfig(bootstrap=parse_bootstrap(bootstrap), **options)
+        self.core = ClientCore(config, random.random)
+        self._transports: dict[int, asyncio.Transport] = {}
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._room: list[asyncio.Future[None]] = []
+        self._step_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._polled_bytes = 0
+
+    async def __aenter__(self) -> AsyncKafkaClient:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.flush()
+        await self.close()
+
+    async def connect(self) -> None:
+        """Until a first broker has answered."""
+        try:
+            await self._wait(self.core.connect(self.now_ms()))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """At once: what wasn't flushed fails."""
+        self.core.close(self.now_ms())
+        self._step()
+        tasks = list(self._connecting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Asking
+
+    async def metadata(self, topics: Iterable[str] | None = None) -> Metadata:
+        """Brokers, and the named topics or all."""
+        names = None if topics is None else list(topics)
+        return await self._wait(self.core.metadata(names, self.now_ms()))
+
+    async def request(self, api: Api, message: Struct, target: Target = AnyNode()) -> Struct:  # noqa: B008
+        """Any request, in the highest common version; errors in the answer are the caller's."""
+        return await self._wait(self.core.request(api, message, target, self.now_ms()))
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, FoundOffset]:
+        """The first offset at or after each timestamp; −1 is the end, −2 the beginning."""
+        return await self._wait(self.core.list_offsets(wanted, self.now_ms()))
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        return await self._wait(self.core.delete_records(before, self.now_ms()))
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> None:
+        now_ms = self.now_ms()
+        ticket = self.core.admin.create_topics(topics, validate_only=validate_only, now_ms=now_ms)
+        await self._wait(ticket)
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        await self._wait(self.core.admin.delete_topics(names, now_ms=self.now_ms()))
+
+    async def create_partitions(
+        self, totals: Mapping[str, int], *, validate_only: bool = False
+    ) -> None:
+        now_ms = self.now_ms()
+        await self._wait(
+            self.core.admin.create_partitions(totals, validate_only=validate_only, now_ms=now_ms)
+        )
+
+    async def describe_configs(self, kind: ResourceKind, name: str) -> dict[str, ConfigEntry]:
+        return await self._wait(self.core.admin.describe_configs(kind, name, now_ms=self.now_ms()))
+
+    async def alter_configs(
+        self, kind: ResourceKind, name: str, changes: Mapping[str, str | None]
+    ) -> None:
+        """None puts a default back; what isn't named stays."""
+        now_ms = self.now_ms()
+        await self._wait(self.core.admin.alter_configs(kind, name, changes, now_ms=now_ms))
+
+    # Producing
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> AsyncDelivery:
+        """Accept a record, waiting for room if need be; await the result to know it is stored."""
+        core = self.core
+        known = core.usable_topic(topic, partition)
+        if known is None:
+            known = await self._wait(core.await_topic(topic, partition, self.now_ms()))
+        while not core.producer.has_room():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append(future)
+            self.schedule()
+            await future
+        if timestamp_ms is None:
+            timestamp_ms = int(time.time() * 1000)
+        delivery = AsyncDelivery()
+        core.append(known, (timestamp_ms, key, value, headers), partition, delivery, self.now_ms())
+        self.schedule()
+        # A loop around `send` would keep the event loop from sending: let it, batch by batch.
+        if core.producer.buffered_bytes - self._polled_bytes >= core.config.batch_bytes:
+            await asyncio.sleep(0)
+        return delivery
+
+    async def flush(self) -> None:
+        """Until everything accepted so far is stored or has failed."""
+        await self._wait(self.core.producer.flush())
+
+    # Consuming
+
+    async def fetch(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        stop_at: Mapping[TopicPartition, int] | Literal["end"] | None = None,
+    ) -> AsyncIterator[Chunk]:
+        """Record batches as they were stored; the bulk way of `consume`."""
+        if stop_at == "end":
+            ends = await self.list_offsets(dict.fromkeys(positions, LATEST))
+            stop_at = {key: found.offset for key, found in ends.items()}
+        fetcher = self.core.fetch(positions, stop_at or {})
+        self.schedule()
+        try:
+            while not fetcher.finished:
+                chunk = fetcher.take()
+                if chunk is None:
+                    await self._wait(fetcher.arrival())
+                    continue
+                self.schedule()
+                yield chunk
+        finally:
+            self.core.stop_fetching(fetcher, self.now_ms())
+            self.schedule()
+
+    async def consume(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        stop_at: Mapping[TopicPartition, int] | Literal["end"] | None = None,
+    ) -> AsyncIterator[ConsumedRecord]:
+        """Records from each position on (−1: the end, −2: the beginning), up to `stop_at`."""
+        async for chunk in self.fetch(positions, stop_at=stop_at):
+            for record in read_records(chunk):
+                yield record
+
+    # The shell
+
+    @staticmethod
+    def now_ms() -> float:
+        return time.monotonic() * 1000
+
+    def schedule(self) -> None:
+        """Poll the core soon: everything that happens in one turn of the loop goes out together."""
+        if not self._step_is_due:
+            self._step_is_due = True
+            asyncio.get_running_loop().call_soon(self._step)
+
+    def link_lost(self, number: int, reason: str) -> None:
+        self._transports.pop(number, None)
+        self.core.lost(number, reason, self.now_ms())
+        if not asyncio.get_running_loop().is_closed():
+            self.schedule()
+
+    async def _wait(self, ticket: Ticket[T]) -> T:
+        if not ticket.done:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            ticket.waiters.append(future)
+            self.schedule()
+            await future
+        return ticket.result()
+
+    def _step(self) -> None:
+        self._step_is_due = False
+        now_ms = self.now_ms()
+        try:
+            effects = self.core.poll(now_ms)
+        except Exception:
+            self.core.close(now_ms)  # nobody may wait for a core that can't go on
+            for effect in self.core.poll(now_ms):
+                self._carry_out(effect)
+            raise
+        for effect in effects:
+            self._carry_out(effect)
+        self._polled_bytes = self.core.producer.buffered_bytes
+        if self._room and self.core.producer.has_room():
+            waiting, self._room = self._room, []
+            for future in waiting:
+                _wake(future)
+        self._set_timer(self.core.wake_at_ms(now_ms))
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Settled(ticket):
+                for future in ticket.waiters:
+                    _wake(future)
+            case Send(number, buffers):
+                transport = self._transports.get(number)
+                if transport is not None:
+                    transport.writelines(buffers)
+            case Connect(number, host, port):
+                self._connecting[number] = asyncio.ensure_future(self._open(number, host, port))
+            case Close(number):
+                task = self._connecting.get(number)
+                if task is not None:
+                    task.cancel()
+                transport = self._transports.pop(number, None)
+                if transport is not None:
+                    transport.abort()
+
+    async def _open(self, number: int, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.create_connection(lambda: _Link(self, number), host, port)
+        except OSError as error:
+            self.core.lost(number, str(error), self.now_ms())
+        else:
+            self._transports[number] = transport
+            self.core.opened(number, self.now_ms())
+        finally:
+            del self._connecting[number]
+            self.schedule()
+
+    def _set_timer(self, wake_at_ms: float) -> None:
+        """A timer that is too early polls once for nothing; cancelling each would cost more."""
+        when_s = wake_at_ms / 1000
+        if self._timer is not None and (self._timer.when() > when_s or self._timer.cancelled()):
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and wake_at_ms != float("inf"):
+            self._timer = asyncio.get_running_loop().call_at(when_s, self._timed)
+
+    def _timed(self) -> None:
+        self._timer = None
+        self._step()
+
+
+def _wake(future: object) -> None:
+    if isinstance(future, asyncio.Future) and not future.done():
+        future.set_result(None)

@@ -1,0 +1,298 @@
+"""The core: all parts of the client on one clock that somebody else reads.
+
+A shell reports what happened (`opened`, `received`, `lost`), makes calls, and then asks `poll` for
+the effects to carry out. `poll` also says when to be called again if nothing happens before.
+Times are milliseconds on a clock that never goes back, except for the records' own timestamps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from sapwood.client.admin import Admin
+from sapwood.client.batches import Delivery
+from sapwood.client.calls import AnyNode, Call, Router, Target, unreachable
+from sapwood.client.cluster import (
+    ClusterView,
+    Metadata,
+    Topic,
+    TopicPartition,
+    metadata_request,
+    read_metadata,
+)
+from sapwood.client.config import ClientConfig
+from sapwood.client.effects import Close, Effect, Effects, Ticket
+from sapwood.client.errors import ClientClosed
+from sapwood.client.fetcher import Fetcher
+from sapwood.client.offsets import FoundOffset, delete_records, list_offsets
+from sapwood.client.pool import MAIN_LANE, ConnectionPool
+from sapwood.client.producer import Producer
+from sapwood.client.scatter import Scatterer
+from sapwood.wire.apis import Api
+from sapwood.wire.codec import Struct
+from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from sapwood.wire.records import NewRecord
+
+_SCRATCH_BYTES = 64 * 1024
+
+
+class _Part(Protocol):
+    def moments(self) -> Iterator[float]:
+        """When to call `poll` again, if that isn't past."""
+
+
+class _TopicWait:
+    __slots__ = ("partition", "since_ms", "ticket", "topic")
+
+    def __init__(self, topic: str, partition: int | None, since_ms: float) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.since_ms = since_ms
+        self.ticket: Ticket[Topic] = Ticket()
+
+
+class _MetadataAsk(NamedTuple):
+    """A Metadata request whose answer also updates the view."""
+
+    ticket: Ticket[Metadata]
+    topics: list[str] | None
+    is_refresh: bool
+
+
+class ClientCore:
+    """`draw` gives numbers in [0, 1): the only randomness there is."""
+
+    def __init__(self, config: ClientConfig, draw: Callable[[], float]) -> None:
+        self.config = config
+        self._effects = Effects()
+        self.view = ClusterView(config)
+        self._pool = ConnectionPool(config, self.view, self._effects, draw)
+        self._router = Router(config, self.view, self._pool, self._effects)
+        self._scatterer = Scatterer(config, self.view, self._pool, self._effects)
+        self.producer = Producer(config, self.view, self._pool, self._router, self._effects, draw)
+        self.admin = Admin(config, self._router)
+        self._fetchers: list[Fetcher] = []
+        self._next_lane = MAIN_LANE + 1
+        self._topic_waits: list[_TopicWait] = []
+        self._asks: list[_MetadataAsk] = []
+        self._closed: Exception | None = None
+
+    # What happened
+
+    def opened(self, connection: int, now_ms: float) -> None:
+        self._pool.opened(connection, now_ms)
+
+    def get_buffer(self, connection: int, size_hint: int) -> memoryview:
+        """Where the bytes that arrive on a connection go."""
+        receiver = self._pool.connections.get(connection)
+        if receiver is None:  # dropped already; the shell will hear of it in a moment
+            return memoryview(bytearray(_SCRATCH_BYTES))
+        return receiver.get_buffer(size_hint)
+
+    def received(self, connection: int, byte_count: int, now_ms: float) -> None:
+        receiver = self._pool.connections.get(connection)
+        if receiver is None:
+            return
+        try:
+            receiver.received(byte_count, now_ms)
+        except MalformedMessage as error:
+            reason = f"{receiver.address} doesn't speak Kafka's protocol as we know it: {error}"
+            self._pool.drop(connection, KafkaError(ErrorCode.NETWORK_EXCEPTION, reason), now_ms)
+        except KafkaError as error:
+            self._pool.drop(connection, error, now_ms)
+
+    def lost(self, connection: int, reason: str, now_ms: float) -> None:
+        loser = self._pool.connections.get(connection)
+        if loser is not None:
+            error = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{loser.address}: {reason}")
+            self._pool.drop(connection, error, now_ms)
+
+    def poll(self, now_ms: float) -> list[Effect]:
+        """What has to be done now."""
+        while self._closed is None:
+            settled_count = self._effects.settled_count
+            self._pool.expire(now_ms)
+            self._learn(now_ms)
+            self._check_topics(now_ms)
+            self.producer.poll(now_ms)
+            for fetcher in self._fetchers:
+                fetcher.poll(now_ms)
+            self._refresh(now_ms)
+            self._router.poll(now_ms)
+            self._scatterer.poll(now_ms)
+            # One part's result is another part's input. Nothing is settled twice, so this ends.
+            if settled_count == self._effects.settled_count and not self._refresh_is_due(now_ms):
+                break
+        return self._effects.take()
+
+    def wake_at_ms(self, now_ms: float) -> float:
+        """After `poll(now_ms)`: when to call it again even if nothing happens before."""
+        if self._closed is not None:
+            return float("inf")
+        parts: list[_Part] = [self._pool, self._router, self._scatterer, self.producer]
+        parts += self._fetchers
+        moments = [moment_ms for part in parts for moment_ms in part.moments()]
+        moments += [each.since_ms + self.config.topic_wait_ms for each in self._topic_waits]
+        moments += [each.since_ms + self.config.api_timeout_ms for each in self._topic_waits]
+        moments.append(self.view.refresh_at_ms())
+        # What lies in the past was looked at just now, and waits for an event.
+        return min((each for each in moments if each > now_ms), default=float("inf"))
+
+    # What is wanted
+
+    def connect(self, now_ms: float) -> Ticket[Metadata]:
+        """Settled when a first broker has answered."""
+        return self._ask([], self.config.bootstrap_timeout_ms, now_ms)
+
+    def metadata(self, topics: list[str] | None, now_ms: float) -> Ticket[Metadata]:
+        """All topics if None; never creates one."""
+        return self._ask(topics, self.config.api_timeout_ms, now_ms)
+
+    def request(self, api: Api, message: Struct, target: Target, now_ms: float) -> Ticket[Struct]:
+        """Any request at all, in the highest version that the broker and we know."""
+        ticket: Ticket[Struct] = Ticket()
+        deadline_ms = now_ms + self.config.api_timeout_ms
+        self._router.submit(
+            Call(api, message, target, lambda answer: answer, ticket, now_ms, deadline_ms)
+        )
+        return ticket
+
+    def usable_topic(self, name: str, partition: int | None) -> Topic | None:
+        if self._closed is not None:
+            raise self._closed
+        topic = self.view.topics.get(name)
+        if topic is None or topic.error_code or not topic.partitions:
+            return None
+        return topic if partition is None or partition in topic.partitions else None
+
+    def await_topic(self, name: str, partition: int | None, now_ms: float) -> Ticket[Topic]:
+        """Settled when records for the topic can be appended."""
+        wait = _TopicWait(name, partition, now_ms)
+        if self._closed is not None:
+            self._effects.fail(wait.ticket, self._closed)
+            return wait.ticket
+        self._topic_waits.append(wait)
+        self.view.want(name, -1 if partition is None else partition)
+        self._ask([name], self.config.api_timeout_ms, now_ms, create=self.config.allow_auto_create)
+        return wait.ticket
+
+    def append(
+        self,
+        topic: Topic,
+        record: NewRecord,
+        partition: int | None,
+        delivery: Delivery,
+        now_ms: float,
+    ) -> None:
+        if self._closed is not None:
+            raise self._closed
+        self.view.want(topic.name)
+        self.producer.append(topic, record, partition, delivery, now_ms)
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], now_ms: float
+    ) -> Ticket[dict[TopicPartition, FoundOffset]]:
+        return list_offsets(self.config, self._scatterer, wanted, now_ms)
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], now_ms: float
+    ) -> Ticket[dict[TopicPartition, int]]:
+        return delete_records(self.config, self._scatterer, before, now_ms)
+
+    def fetch(
+        self, positions: Mapping[TopicPartition, int], stop_at: Mapping[TopicPartition, int]
+    ) -> Fetcher:
+        if self._closed is not None:
+            raise self._closed
+        fetcher = Fetcher(
+            self.config,
+            self.view,
+            self._pool,
+            self._scatterer,
+            self._effects,
+            self._next_lane,
+            positions,
+            stop_at,
+        )
+        self._next_lane += 1
+        self._fetchers.append(fetcher)
+        return fetcher
+
+    def stop_fetching(self, fetcher: Fetcher, now_ms: float) -> None:
+        if fetcher in self._fetchers:
+            self._fetchers.remove(fetcher)
+            fetcher.close(ClientClosed("the fetcher was closed"))
+            self._pool.close_lane(fetcher.lane, now_ms)
+
+    def close(self, now_ms: float) -> None:
+        """Everything that is still open fails; carry out the last effects with `poll`."""
+        if self._closed is not None:
+            return
+        self._closed = closed = ClientClosed("the client is closed")
+        self.producer.close(closed)
+        for fetcher in list(self._fetchers):
+            self.stop_fetching(fetcher, now_ms)
+        reason = KafkaError(ErrorCode.NETWORK_EXCEPTION, str(closed))
+        for connection in list(self._pool.connections.values()):
+            self._effects.add(Close(connection.number))
+            connection.lost(reason, now_ms)
+        self._pool.connections.clear()
+        self._scatterer.close(closed)
+        self._router.close(closed)
+        for wait in self._topic_waits:
+            self._effects.fail(wait.ticket, closed)
+        self._topic_waits.clear()
+
+    def _ask(
+        self,
+        topics: list[str] | None,
+        timeout_ms: float,
+        now_ms: float,
+        *,
+        create: bool = False,
+        is_refresh: bool = False,
+    ) -> Ticket[Metadata]:
+        ticket: Ticket[Metadata] = Ticket()
+        message = metadata_request(topics, create)
+        deadline_ms = now_ms + timeout_ms
+        self._router.submit(
+            Call(Api.METADATA, message, AnyNode(), read_metadata, ticket, now_ms, deadline_ms)
+        )
+        self._asks.append(_MetadataAsk(ticket, topics, is_refresh))
+        return ticket
+
+    def _learn(self, now_ms: float) -> None:
+        asks, self._asks = self._asks, []
+        for ask in asks:
+            if not ask.ticket.done:
+                self._asks.append(ask)
+            elif ask.ticket.error is None:
+                self.view.apply(ask.ticket.result(), now_ms, ask.topics)
+            elif ask.is_refresh:
+                self.view.failed(now_ms)
+
+    def _refresh_is_due(self, now_ms: float) -> bool:
+        is_under_way = any(each.is_refresh for each in self._asks)
+        return not is_under_way and self.view.refresh_at_ms() <= now_ms
+
+    def _refresh(self, now_ms: float) -> None:
+        if self._refresh_is_due(now_ms):
+            timeout_ms = self.config.request_timeout_ms
+            self._ask(self.view.wanted, timeout_ms, now_ms, is_refresh=True)
+
+    def _check_topics(self, now_ms: float) -> None:
+        still: list[_TopicWait] = []
+        for wait in self._topic_waits:
+            topic = self.usable_topic(wait.topic, wait.partition)
+            if topic is not None:
+                self._effects.succeed(wait.ticket, topic)
+                continue
+            error = self.view.hopeless(wait.topic, wait.partition, wait.since_ms, now_ms)
+            if error is None and now_ms - wait.since_ms >= self.config.api_timeout_ms:
+                error = unreachable(self.config, self._pool)
+            if error is None:
+                still.append(wait)
+            else:
+                self._effects.fail(wait.ticket, error)
+        self._topic_waits = still
