@@ -110,16 +110,17 @@ class Keeper(threading.Thread):
         directory = node_directory(supervisor.directory, index)
         directory.mkdir(parents=True, exist_ok=True)
         self._log_path = directory / "node.log"
-        self._flags = ["--id", str(index), "--dir", str(directory), "--port", str(port)]
+        self._flags = ["--id", str(index), "--dir", str(directory)]
         for setting in settings:
             self._flags += ["--set", setting]
+        self._address = f"127.0.0.1:{port}"
         self._node: NodeProcess | None = None
         self._log_thread: threading.Thread | None = None
         self._said_before = 0
 
     def launch(self) -> NodeProcess:
         self._said_before = self._log_path.stat().st_size if self._log_path.exists() else 0
-        node = NodeProcess(self._flags, subprocess.PIPE)
+        node = NodeProcess([*self._flags, "--listen", self._address], subprocess.PIPE)
         self._node = node
         self._log_thread = threading.Thread(target=self._copy_log, args=(node,), daemon=True)
         self._log_thread.start()
@@ -132,6 +133,7 @@ class Keeper(threading.Thread):
         if ready is None:
             self.finish()
             raise NodeFailed(last_words(self._log_path, self._said_before))
+        self._address = ready["listeners"]["kafka"]  # to be had again after a crash
         return ready
 
     def run(self) -> None:

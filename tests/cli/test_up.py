@@ -1,0 +1,214 @@
+"""`up`, `down`, `status` and `node` as commands, with real processes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.helpers import eventually
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from sapwood.cli import main; main()", *arguments]
+
+
+def sapwood(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def status(directory: Path) -> dict[str, Any]:
+    result = sapwood("status", "--dir", str(directory), "-o", "json")
+    found: dict[str, Any] = json.loads(result.stdout)
+    states = {node["state"] for node in found["nodes"]}
+    assert result.returncode == (0 if states == {"running"} else 1)
+    return found
+
+
+def answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 5).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory for `up`; whatever a failed test left running in it is stopped."""
+    path = tmp_path / "sapwood"
+    yield path
+    sapwood("down", "--dir", str(path))
+
+
+@contextmanager
+def up_in_the_foreground(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command("up", "--port", "0", "--dir", str(directory)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "Sapwood is up" in process.stdout.readline()
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+def test_up_detached_returns_when_ready_and_down_when_gone(directory: Path) -> None:
+    result = sapwood("up", "--nodes", "1", "--port", "0", "--detach", "--dir", str(directory))
+    assert (result.returncode, result.stderr) == (0, "")
+
+    found = status(directory)
+    (node,) = found["nodes"]
+    assert found["dir"] == str(directory)
+    assert found["bootstrap"] == node["addresses"]["kafka"]
+    assert (node["id"], node["kind"], node["state"]) == (0, "core", "running")
+    assert found["bootstrap"] in result.stdout
+    assert answers(found["bootstrap"])
+
+    assert sapwood("down", "--dir", str(directory)).returncode == 0
+    assert not answers(found["bootstrap"])
+    assert not psutil.pid_exists(node["pid"])
+    assert status(directory)["nodes"] == [
+        {"id": 0, "kind": "core", "addresses": {}, "pid": None, "state": "stopped"}
+    ]
+
+
+def test_the_directory_may_come_from_the_environment(directory: Path) -> None:
+    environment = {"SAPWOOD_DIR": str(directory)}
+    assert sapwood("up", "--port", "0", "--detach", **environment).returncode == 0
+    table = sapwood("status", **environment)
+    assert table.returncode == 0
+    assert "running" in table.stdout
+    assert sapwood("down", **environment).returncode == 0
+
+
+def test_a_second_up_finds_the_first(directory: Path) -> None:
+    arguments = ["up", "--port", "0", "--dir", str(directory)]
+    assert sapwood(*arguments, "--detach").returncode == 0
+    before = status(directory)
+    again = sapwood(*arguments, "--detach")
+    assert again.returncode == 0
+    assert "already up" in again.stdout
+    in_the_foreground = sapwood(*arguments)
+    assert in_the_foreground.returncode == 1
+    assert "sapwood down" in in_the_foreground.stderr
+    assert status(directory) == before
+
+
+def test_a_node_that_is_killed_is_started_again(directory: Path) -> None:
+    sapwood("up", "--port", "0", "--detach", "--dir", str(directory))
+    (killed,) = status(directory)["nodes"]
+    os.kill(killed["pid"], signal.SIGKILL)
+
+    def another_runs() -> bool:
+        (node,) = status(directory)["nodes"]
+        same_place: bool = node["addresses"] == killed["addresses"]
+        return same_place and node["pid"] != killed["pid"]
+
+    eventually(another_runs)
+    assert "ended with status -9" in (directory / "supervisor.log").read_text()
+    assert sapwood("down", "--dir", str(directory)).returncode == 0
+
+
+def test_a_node_ends_with_a_supervisor_that_is_killed(directory: Path) -> None:
+    sapwood("up", "--port", "0", "--detach", "--dir", str(directory))
+    pid = status(directory)["nodes"][0]["pid"]
+    os.kill(int((directory / "supervisor.lock").read_text()), signal.SIGKILL)
+    eventually(lambda: not psutil.pid_exists(pid))
+    assert status(directory)["nodes"][0]["state"] == "stopped"
+
+
+@pytest.mark.parametrize("detach", [["--detach"], []])
+def test_a_port_that_is_taken_is_one_clear_line(directory: Path, detach: list[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = sapwood("up", "--port", port, "--dir", str(directory), *detach)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert f"127.0.0.1:{port}" in last
+    assert status(directory)["nodes"][0]["state"] == "stopped"
+
+
+def test_a_directory_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    for detach in ([], ["--detach"]):
+        result = sapwood("up", "--port", "0", "--dir", str(tmp_path / "file" / "x"), *detach)
+        assert result.returncode == 1
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("error: ")
+
+
+def test_more_than_one_node_is_refused_in_one_line(directory: Path) -> None:
+    result = sapwood("up", "--nodes", "3", "--dir", str(directory))
+    assert result.returncode == 2
+    assert "replication" in result.stderr
+    assert not directory.exists()
+
+
+def test_ctrl_c_stops_an_attached_up_and_its_node(directory: Path) -> None:
+    with up_in_the_foreground(directory) as process:
+        pid = status(directory)["nodes"][0]["pid"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert not psutil.pid_exists(pid)
+        assert process.stderr is not None
+        assert "is ready" in process.stderr.read()
+    assert "is ready" in (directory / "node-0" / "node.log").read_text()
+
+
+def test_down_stops_an_attached_up_too(directory: Path) -> None:
+    with up_in_the_foreground(directory) as process:
+        assert sapwood("down", "--dir", str(directory)).returncode == 0
+        assert process.wait(60) == 0
+
+
+def test_where_nothing_runs_down_is_content_and_status_is_not(directory: Path) -> None:
+    assert sapwood("down", "--dir", str(directory)).returncode == 0
+    result = sapwood("status", "--dir", str(directory))
+    assert result.returncode == 1
+    assert "sapwood up" in result.stderr
+    assert status(directory) == {"bootstrap": "", "dir": str(directory), "nodes": []}
+
+
+def test_a_node_on_its_own_is_seen_by_status_and_stopped_by_down(directory: Path) -> None:
+    with subprocess.Popen(
+        command("node", "--id", "7", "--dir", str(directory), "--listen", "127.0.0.1:0"),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        eventually((directory / "ready.json").exists)
+        (node,) = status(directory)["nodes"]
+        assert (node["id"], node["pid"], node["state"]) == (7, process.pid, "running")
+        assert sapwood("down", "--dir", str(directory)).returncode == 0
+        assert process.wait(30) == 0
+
+
+def test_a_node_with_a_bad_setting_says_so_in_one_line(directory: Path) -> None:
+    result = sapwood("node", "--dir", str(directory), "--set", "colour=green")
+    assert (result.returncode, result.stderr) == (1, "error: unknown setting 'colour'\n")
