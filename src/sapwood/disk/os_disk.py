@@ -138,8 +138,14 @@ class OsDisk:
         return os.path.exists(path)
 
     def remove(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             os.remove(path)
+        except FileNotFoundError:
+            pass
+        except (IsADirectoryError, PermissionError):
+            if not os.path.isdir(path):
+                raise
+            shutil.rmtree(path)
         with self._lock:
             self._unlisted.discard(path)
 

@@ -55,7 +55,7 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; it is no error if it is gone already."""
+        """Remove a file, or a directory with all in it; it is no error if it is gone already."""
 
     def rename(self, old: str, new: str) -> None:
         """Atomically give `old` the name `new`, replacing what had it."""

@@ -1,0 +1,37 @@
+"""One partition's log on disk.
+
+In come record batches with their offsets set; out come batches from any offset on. A log is a
+row of segment files, each with a sparse index; beside them lie snapshots of producers and epochs,
+and a state file for what segments can't tell.
+
+What always holds: what `sync` covered survives a power cut; what survives is a prefix of what was
+appended; bytes are checked before they are served; indexes and snapshots are only ever hints that
+can be computed anew. Damage below the durable end raises CorruptLog and deletes nothing.
+"""
+
+from sapwood.log.cache import SegmentCache
+from sapwood.log.clock import HybridClock
+from sapwood.log.config import LogConfig
+from sapwood.log.errors import (
+    CorruptLog,
+    LogClosed,
+    LogFailed,
+    OffsetOutOfRange,
+    OffsetsNotAscending,
+)
+from sapwood.log.log import Log
+from sapwood.log.producers import ProducerTable, SeenBatch
+
+__all__ = [
+    "CorruptLog",
+    "HybridClock",
+    "Log",
+    "LogClosed",
+    "LogConfig",
+    "LogFailed",
+    "OffsetOutOfRange",
+    "OffsetsNotAscending",
+    "ProducerTable",
+    "SeenBatch",
+    "SegmentCache",
+]

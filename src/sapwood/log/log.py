@@ -1,0 +1,351 @@
+"""One partition's log: appended at the end, read anywhere, cut at the front.
+
+Single-threaded, on the event loop. Appends and reads go to the page cache and return at once;
+`sync` tells when they are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+
+from sapwood.disk import Disk
+from sapwood.log import lookup, recovery, retention
+from sapwood.log.cache import SegmentCache
+from sapwood.log.config import LogConfig
+from sapwood.log.entry import HEADER_SIZE
+from sapwood.log.errors import LogClosed, LogFailed, OffsetOutOfRange, OffsetsNotAscending
+from sapwood.log.recovery import Recovered
+from sapwood.log.segment import MAX_RELATIVE_OFFSET, Segment
+from sapwood.log.segments import SegmentList
+from sapwood.log.snapshot import Snapshot, SnapshotWriter
+from sapwood.log.syncing import LogSync
+from sapwood.wire.batch import BatchHeader
+
+
+class Log:
+    def __init__(
+        self, disk: Disk, directory: str, config: LogConfig, cache: SegmentCache, found: Recovered
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        """May be replaced at any time."""
+        self.start_offset = found.start_offset
+        self.producers = found.producers
+        self._disk = disk
+        self._cache = cache
+        self._epochs = found.epochs
+        self._state = found.state
+        self._segments = SegmentList(found.segments)
+        self._snapshots = SnapshotWriter(disk, directory)
+        self._sync = LogSync(
+            disk, directory, found.durable_end, found.unsynced, self._snapshots.write_durable
+        )
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        *,
+        durable_end: int,
+        clean: bool,
+        now_ms: int,
+        cache: SegmentCache | None = None,
+    ) -> Log:
+        """Recover the log in `directory`, or begin one.
+
+        `durable_end` is any offset up to which the log was known to be synced; `clean` says that
+        the log was closed. Raises CorruptLog, and then has deleted nothing. What was found above
+        the durable end is not durable until it is synced.
+        """
+        cache = cache or SegmentCache()
+        found = recovery.recover(
+            disk, directory, config, cache, durable_end=durable_end, clean=clean, now_ms=now_ms
+        )
+        return cls(disk, directory, config, cache, found)
+
+    @property
+    def end_offset(self) -> int:
+        return self._segments.active.end_offset
+
+    @property
+    def durable_end(self) -> int:
+        """Everything below is on disk."""
+        return self._sync.durable_end
+
+    @property
+    def failed(self) -> LogFailed | None:
+        """Why this log is out of service, if it is."""
+        return self._sync.failed
+
+    @property
+    def size_bytes(self) -> int:
+        return self._segments.size_bytes
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest leader epoch in the log, -1 if there is none."""
+        return self._epochs.last
+
+    @property
+    def last_hlc(self) -> int:
+        """The largest append time in the log, 0 if there is none."""
+        return max(segment.max_hlc for segment in self._segments)
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, header: BatchHeader, hlc: int, now_ms: int) -> None:
+        """Append one batch whose offsets are set. OSError leaves the log as it was."""
+        self._check_usable()
+        active = self._segments.active
+        if header.base_offset < active.end_offset:
+            raise OffsetsNotAscending(
+                f"batch at {header.base_offset} in a log that ends at {active.end_offset}"
+            )
+        config = self.config
+        size = HEADER_SIZE + len(batch)
+        if active.size and (
+            active.size + size > config.segment_bytes
+            or now_ms - active.created_ms >= config.segment_ms
+            or header.last_offset - active.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            active = self._roll()
+        room = config.segment_bytes if config.preallocate else 0
+        active.append(batch, header, hlc, now_ms, room)
+        self.producers.update(header, now_ms)
+        self._epochs.note(header.leader_epoch, header.base_offset)
+        if self._snapshots.appended(size):
+            self._take_snapshot()
+
+    def sync(self) -> asyncio.Future[int]:
+        """Resolves with the durable end once all that is in the log now is durable.
+
+        Calls share syncs, so there may be one per append. LogFailed is for good.
+        """
+        return self._sync.wait(self._segments.active)
+
+    def roll_if_due(self, now_ms: int) -> None:
+        """Close the active segment if it is too old, so that retention can get at it."""
+        self._check_usable()
+        active = self._segments.active
+        if active.size and now_ms - active.created_ms >= self.config.segment_ms:
+            self._roll()
+
+    def _roll(self) -> Segment:
+        old = self._segments.active
+        interval = self.config.index_interval_bytes
+        new = Segment(self._disk, self._cache, self.directory, old.end_offset, interval)
+        new.begin()
+        try:
+            old.close()
+        except OSError:
+            new.release()
+            self._disk.remove(new.path)
+            raise
+        self._segments.add(new)
+        self._sync.rolled(old, new)
+        return new
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool = True
+    ) -> list[memoryview]:
+        """Whole batches from the one that holds `offset`, up to `max_bytes` and below the limit.
+
+        At least one, however large, if there is one. What was not written by this process is
+        checked before it is returned: CorruptLog.
+        """
+        found = self.read_entries(offset, max_bytes, limit_offset, at_least_one=at_least_one)
+        return [batch for _, batch in found]
+
+    def read_entries(
+        self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool = True
+    ) -> list[tuple[int, memoryview]]:
+        """Like `read`, each batch with its append time."""
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+        for segment in self._segments.from_offset(offset):
+            if segment.base_offset >= limit_offset:
+                break
+            found = segment.read(offset, max_bytes, limit_offset, at_least_one=at_least_one)
+            if found is not None:
+                return found
+            # Compaction has left nothing from `offset` on in this segment.
+        return []
+
+    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after a time."""
+        return lookup.first_at(self._segments, timestamp_ms, self.start_offset, limit_offset)
+
+    def max_timestamp(self, limit_offset: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record with the largest timestamp."""
+        largest = lookup.largest_timestamp(self._segments, self.start_offset, limit_offset)
+        if largest < 0:
+            return None
+        return self.offset_for_timestamp(largest, limit_offset)
+
+    def offset_for_hlc(self, hlc: int) -> int:
+        """The first offset that was appended at or after `hlc`; the log's end if none was."""
+        offset = lookup.first_appended_at(self._segments, hlc)
+        return self.end_offset if offset is None else max(offset, self.start_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch at or below `epoch`, and where it ends; (-1, -1) if there is none."""
+        return self._epochs.end_offset(epoch, self.end_offset)
+
+    # -- cutting -----------------------------------------------------------------------------
+
+    def truncate(self, offset: int, now_ms: int) -> None:
+        """Cut off everything from `offset` on, or from the base of the batch that holds it.
+
+        Blocking; for followers that diverged. Whoever has noted a higher durable end elsewhere
+        must durably note `offset` first: recovery takes a log that ends below it for damaged.
+        """
+        self._check_usable()
+        if offset < self.start_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+        if offset >= self.end_offset:
+            return
+        segment = next(self._segments.from_offset(offset))
+        position = segment.position_of(offset)
+        state = self._state.state
+        # From here on a snapshot of what is cut doesn't count, even if a crash brings it back.
+        self._state.change_now(
+            start_offset=self.start_offset,
+            durable_end=min(state.durable_end, offset),
+            timeline=state.timeline + 1,
+            cut_offset=offset,
+        )
+        gone = self._segments.remove_after(segment)
+        for later in reversed(gone):
+            later.release()
+            self._disk.remove(later.index_path)
+            self._disk.remove(later.path)
+        self._disk.sync_dir(self.directory)
+        segment.cut(position, now_ms)
+        self._sync.truncated(segment.end_offset, gone, segment)
+        found = Recovered(list(self._segments), self._state, self.start_offset, self.durable_end)
+        recovery.replay(self._disk, self.directory, found, now_ms)
+        self.producers, self._epochs = found.producers, found.epochs
+        self._snapshots.forget()
+
+    def advance_start(self, offset: int) -> asyncio.Future[None]:
+        """Forget everything below `offset`, which must be within the log.
+
+        At once for readers; resolves when a crash can't undo it. Segments of which nothing is left
+        are deleted after that.
+        """
+        self._check_usable()
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+        self.start_offset = offset
+        self._epochs.advance(offset)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def durable(synced: asyncio.Future[int]) -> None:
+            error = synced.exception()
+            if error is not None:
+                _settle(done, error)
+                return
+            written = self._state.change(start_offset=self.start_offset)
+            written.add_done_callback(lambda it: self._start_written(offset, it, done))
+
+        # With flush=os the log itself may not be durable up to there: it must never be found to
+        # end before it starts.
+        self.sync().add_done_callback(durable)
+        return done
+
+    def _start_written(
+        self, offset: int, written: asyncio.Future[None], done: asyncio.Future[None]
+    ) -> None:
+        error = written.exception()
+        if error is None and not self._closed:
+            gone = self._segments.remove_before(offset)
+            for segment in gone:
+                segment.release()
+            paths = [path for it in gone for path in (it.index_path, it.path)]
+            self._disk.offload(_remover(self._disk, paths)).add_done_callback(_ignore)
+        elif isinstance(error, OSError) and error.errno == errno.ENOSPC and not self._closed:
+            # Deleting needs a few bytes itself; `retain` will try again.
+            self._segments.active.give_room_back()
+        _settle(done, error)
+
+    def retain(self, now_ms: int, limit_offset: int) -> int:
+        """Delete segments that are too old or too much, never beyond `limit_offset`.
+
+        Returns how many offsets went.
+        """
+        self._check_usable()
+        self.producers.expire(now_ms)
+        limit = min(limit_offset, self.durable_end)
+        before = self.start_offset
+        offset = retention.expired_up_to(self._segments, self.config, before, now_ms, limit)
+        if offset > before or self._segments.holds_before(before):
+            if offset == self.end_offset and self._segments.active.size:
+                self._roll()
+            self.advance_start(offset).add_done_callback(_ignore)
+        return offset - before
+
+    # -- snapshots, closing ------------------------------------------------------------------
+
+    def _take_snapshot(self) -> None:
+        timeline = self._state.state.timeline
+        self._snapshots.take(Snapshot(self.end_offset, timeline, self.producers, self._epochs))
+
+    def close(self) -> None:
+        """Make everything durable and leave files that need no recovery. Blocking.
+
+        A log that has failed is only let go of.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        active = self._segments.active
+        try:
+            if self.failed is None:
+                active.file.truncate(active.size)
+                self._sync.synced_now(active)
+                active.save_index()
+                self._take_snapshot()
+                self._snapshots.write_durable(self.durable_end)
+        finally:
+            for segment in self._segments:
+                segment.release()
+
+    def _check_usable(self) -> None:
+        if self._sync.failed is not None:
+            raise self._sync.failed
+        if self._closed:
+            raise LogClosed(f"{self.directory} was closed")
+
+
+def _remover(disk: Disk, paths: list[str]) -> Callable[[], None]:
+    def remove() -> None:
+        for path in paths:
+            disk.remove(path)
+
+    return remove
+
+
+def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _ignore(future: asyncio.Future[None]) -> None:
+    """For what will be tried again anyway."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,77 @@
+"""Finding offsets by time: index rows narrow it down to a few batches, their records decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sapwood.log.segment import NO_TIMESTAMP, Segment
+from sapwood.wire.batch import BatchHeader
+from sapwood.wire.errors import MalformedMessage
+from sapwood.wire.records import decode_batch
+
+OffsetAndTime = tuple[int, int]
+
+
+def first_at(
+    segments: Iterable[Segment], timestamp: int, start_offset: int, limit_offset: int
+) -> OffsetAndTime | None:
+    """The first record in [start, limit) that is at or after `timestamp`."""
+    for segment in segments:
+        if segment.base_offset >= limit_offset:
+            return None
+        if segment.max_timestamp < timestamp or segment.end_offset <= start_offset:
+            continue
+        for entry in segment.entries(segment.index.before_timestamp(timestamp)):
+            header = entry.header
+            if header.last_offset >= limit_offset:
+                return None
+            if header.max_timestamp < timestamp or header.last_offset < start_offset:
+                continue
+            found = _first_record(segment.batch(entry), header, timestamp, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def largest_timestamp(segments: Iterable[Segment], start_offset: int, limit_offset: int) -> int:
+    largest = NO_TIMESTAMP
+    for segment in segments:
+        if segment.base_offset >= limit_offset:
+            break
+        if segment.max_timestamp <= largest or segment.end_offset <= start_offset:
+            continue
+        if segment.base_offset >= start_offset and segment.end_offset <= limit_offset:
+            largest = segment.max_timestamp
+            continue
+        for entry in segment.entries(segment.index.floor(start_offset - segment.base_offset)):
+            header = entry.header
+            if header.last_offset >= limit_offset:
+                break
+            if header.last_offset >= start_offset:
+                largest = max(largest, header.max_timestamp)
+    return largest
+
+
+def first_appended_at(segments: Iterable[Segment], hlc: int) -> int | None:
+    """Base offset of the first batch that was appended at or after `hlc`."""
+    for segment in segments:
+        if segment.max_hlc < hlc:
+            continue
+        for entry in segment.entries(segment.index.before_hlc(hlc)):
+            if entry.hlc >= hlc:
+                return entry.header.base_offset
+    return None
+
+
+def _first_record(
+    batch: memoryview, header: BatchHeader, timestamp: int, start_offset: int
+) -> OffsetAndTime | None:
+    try:
+        records = decode_batch(batch)
+    except MalformedMessage:
+        # Brokers don't look inside batches, so a producer may have stored rubbish.
+        return max(header.base_offset, start_offset), header.max_timestamp
+    for record in records:
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            return record.offset, record.timestamp
+    return None

@@ -1,0 +1,164 @@
+"""Which batches of idempotent producers a log holds already.
+
+Kafka's rules. Per producer the last five batches are remembered: an exact repeat of one of them
+is answered with the original's offset. A new epoch starts at sequence 0; an unknown producer may
+start anywhere; otherwise each batch follows the one before, and after 2^31 - 1 comes 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import NamedTuple
+
+from sapwood.wire.batch import BatchHeader
+from sapwood.wire.errors import ErrorCode, KafkaError
+
+WINDOW = 5
+EXPIRATION_MS = 24 * 3_600_000
+# Past this the producers that were quiet longest are forgotten, as if they had expired.
+MAX_PRODUCERS = 10_000
+
+_SEQUENCES = 2**31
+_COUNT = struct.Struct(">I")
+_PRODUCER = struct.Struct(">qhqqB")
+_BATCH = struct.Struct(">qiiq")
+
+
+class SeenBatch(NamedTuple):
+    base_offset: int
+    first_sequence: int
+    last_sequence: int
+    timestamp: int
+
+
+class _Producer:
+    __slots__ = ("batches", "epoch", "records", "used_ms")
+
+    def __init__(self, epoch: int, used_ms: int, records: int = 0) -> None:
+        self.epoch = epoch
+        self.used_ms = used_ms
+        self.records = records
+        """How many records of this epoch were seen here: sequences further back are unknown."""
+        self.batches: deque[SeenBatch] = deque(maxlen=WINDOW)
+
+
+class ProducerTable:
+    def __init__(self, max_producers: int = MAX_PRODUCERS) -> None:
+        self._max_producers = max_producers
+        # The least recently used first.
+        self._producers: dict[int, _Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def original(self, header: BatchHeader) -> SeenBatch | None:
+        """The batch that this one repeats, if it is among the producer's last five."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            return None
+        first, last = header.base_sequence, header.last_sequence
+        for batch in producer.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch
+        return None
+
+    def check(self, header: BatchHeader, now_ms: int) -> int | None:
+        """None if the batch may be appended; the original's base offset if it is a repeat."""
+        producer = self._producers.get(header.producer_id)
+        if not header.has_producer or header.is_control or producer is None:
+            return None
+        if now_ms - producer.used_ms > EXPIRATION_MS:
+            del self._producers[header.producer_id]
+            return None
+        if header.producer_epoch < producer.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Producer {header.producer_id} has epoch {header.producer_epoch}, a newer one "
+                f"with epoch {producer.epoch} has taken over",
+            )
+        first = header.base_sequence
+        if header.producer_epoch > producer.epoch:
+            if first != 0:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"Producer {header.producer_id} starts epoch {header.producer_epoch} with "
+                    f"sequence {first} instead of 0",
+                )
+            return None
+        original = self.original(header)
+        if original is not None:
+            return original.base_offset
+        if not producer.batches:
+            return None
+        last = producer.batches[-1].last_sequence
+        if first == (last + 1) % _SEQUENCES:
+            return None
+        behind = (last - first) % _SEQUENCES + 1
+        oldest = (last - producer.batches[0].first_sequence) % _SEQUENCES + 1
+        if oldest < behind <= producer.records and behind - oldest > header.last_offset_delta:
+            raise KafkaError(
+                ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+                f"Producer {header.producer_id} repeats sequence {first}, which was stored long "
+                f"before its last {len(producer.batches)} batches",
+            )
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"Producer {header.producer_id} sends sequence {first} after {last}",
+        )
+
+    def update(self, header: BatchHeader, now_ms: int) -> None:
+        """Count a batch that was appended."""
+        producer_id = header.producer_id
+        if producer_id < 0:
+            return
+        producer = self._producers.pop(producer_id, None)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = _Producer(header.producer_epoch, now_ms)
+        self._producers[producer_id] = producer
+        producer.used_ms = now_ms
+        # A transaction's marker tells the epoch but has no place in the sequence.
+        if header.base_sequence >= 0:
+            count = header.last_offset_delta + 1
+            producer.records = min(producer.records + count, _SEQUENCES - 1)
+            producer.batches.append(
+                SeenBatch(
+                    header.base_offset,
+                    header.base_sequence,
+                    header.last_sequence,
+                    header.max_timestamp,
+                )
+            )
+        if len(self._producers) > self._max_producers:
+            del self._producers[next(iter(self._producers))]
+
+    def expire(self, now_ms: int) -> None:
+        while self._producers:
+            producer_id, producer = next(iter(self._producers.items()))
+            if now_ms - producer.used_ms <= EXPIRATION_MS:
+                return
+            del self._producers[producer_id]
+
+    def encode(self) -> bytes:
+        parts = [_COUNT.pack(len(self._producers))]
+        for producer_id, it in self._producers.items():
+            parts.append(
+                _PRODUCER.pack(producer_id, it.epoch, it.records, it.used_ms, len(it.batches))
+            )
+            parts.extend(_BATCH.pack(*batch) for batch in it.batches)
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerTable:
+        """The table that `encode` gave; the caller has checked its checksum."""
+        table = cls()
+        (count,) = _COUNT.unpack_from(data)
+        position = _COUNT.size
+        for _ in range(count):
+            producer_id, epoch, records, used_ms, batches = _PRODUCER.unpack_from(data, position)
+            position += _PRODUCER.size
+            producer = table._producers[producer_id] = _Producer(epoch, used_ms, records)
+            for _ in range(batches):
+                producer.batches.append(SeenBatch(*_BATCH.unpack_from(data, position)))
+                position += _BATCH.size
+        return table

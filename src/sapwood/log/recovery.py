@@ -1,0 +1,263 @@
+"""From the files in a directory to a log that can be used.
+
+What is known: everything below the durable end was synced. So below it a bad entry is corruption
+and nothing is touched. Above it the first bad entry is where a crash cut the last writes short:
+the log ends there, and whatever lies behind was never acknowledged.
+
+Only the tail is read: index rows are trusted up to the durable end (the entry under the last one
+is checked), and closed segments are known by the summaries of their sealed indexes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import dataclass, field
+
+from sapwood.disk import Disk, File, unfinished
+from sapwood.log import snapshot
+from sapwood.log.cache import SegmentCache
+from sapwood.log.config import LogConfig
+from sapwood.log.entry import HEADERS_SIZE, BadEntry, parse, walk
+from sapwood.log.epochs import EpochList
+from sapwood.log.errors import CorruptLog
+from sapwood.log.index import BLOCK_ROWS, Index
+from sapwood.log.producers import ProducerTable
+from sapwood.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
+from sapwood.log.state import StateFile
+
+logger = logging.getLogger(__name__)
+
+CLEANED_SUFFIX = ".cleaned"
+
+
+@dataclass(slots=True)
+class Recovered:
+    segments: list[Segment]
+    state: StateFile
+    start_offset: int
+    durable_end: int
+    producers: ProducerTable = field(default_factory=ProducerTable)
+    epochs: EpochList = field(default_factory=EpochList)
+    unsynced: list[Segment] = field(default_factory=list)
+    """Closed segments that may not be durable yet."""
+    replayed_from: int = 0
+    """The offset of the snapshot that producers and epochs were taken from."""
+
+
+def recover(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    cache: SegmentCache,
+    *,
+    durable_end: int,
+    clean: bool,
+    now_ms: int,
+) -> Recovered:
+    disk.makedirs(directory)
+    state = StateFile.load(disk, directory, disk.list(directory))
+    finish_swap(disk, directory, state)
+    bases = _segments_from_start(disk, directory, state)
+    start_offset = state.state.start_offset if state.written else (bases[0] if bases else 0)
+    durable_end = max(durable_end, state.state.durable_end, start_offset)
+    if not bases:
+        if durable_end > start_offset:
+            raise CorruptLog(directory, 0, f"no segments, but offset {durable_end} was durable")
+        bases = [start_offset]
+    if bases[0] > max(start_offset, state.state.cleaned_end):
+        raise CorruptLog(directory, 0, f"offsets {start_offset} to {bases[0]} are missing")
+    segments = [Segment(disk, cache, directory, b, config.index_interval_bytes) for b in bases]
+    recovered = Recovered(segments, state, start_offset, durable_end)
+    try:
+        _open_segments(disk, directory, recovered, clean=clean, now_ms=now_ms)
+        replay(disk, directory, recovered, now_ms)
+    except BaseException:
+        for segment in segments:
+            segment.release()
+        raise
+    return recovered
+
+
+def _open_segments(disk: Disk, directory: str, log: Recovered, *, clean: bool, now_ms: int) -> None:
+    segments, durable_end = log.segments, log.durable_end
+    tail = max(i for i, it in enumerate(segments) if i == 0 or it.base_offset <= durable_end)
+    for segment, following in itertools.pairwise(segments[: tail + 1]):
+        _open_closed(disk, segment, following.base_offset, log.state.state.cleaned_end)
+    kept = _open_tail(disk, directory, segments[tail:], durable_end, clean=clean, now_ms=now_ms)
+    segments[tail:] = kept
+    log.unsynced = kept[:-1]
+    last = kept[-1]
+    if last.end_offset < durable_end:
+        raise CorruptLog(
+            last.path,
+            last.size,
+            f"the log ends at offset {last.end_offset}, but it was durable up to {durable_end}",
+        )
+    if last.index.unsaved >= BLOCK_ROWS:
+        last.save_index()
+
+
+def replay(disk: Disk, directory: str, log: Recovered, now_ms: int) -> None:
+    """Producers and epochs: the newest snapshot, and the headers behind it."""
+    found = snapshot.newest(disk, directory, log.segments[-1].end_offset, log.state.state)
+    producers, epochs, offset = ProducerTable(), EpochList(), 0
+    if found is not None:
+        producers, epochs, offset = found.producers, found.epochs, found.offset
+    for segment in log.segments:
+        if segment.end_offset <= offset:
+            continue
+        start = segment.position_of(offset) if offset > segment.base_offset else 0
+        for entry in segment.entries(start):
+            # Its age is unknown; to forget a producer too early would let duplicates in.
+            producers.update(entry.header, now_ms)
+            epochs.note(entry.header.leader_epoch, entry.header.base_offset)
+    epochs.advance(log.start_offset)
+    log.producers, log.epochs, log.replayed_from = producers, epochs, offset
+
+
+def finish_swap(disk: Disk, directory: str, state: StateFile) -> None:
+    """Do the rest of a swap that was decided; each step may have been done before."""
+    swap = state.state.swap
+    if swap is None:
+        return
+    for base in swap.removed:
+        stem = f"{directory}/{base:020d}"
+        disk.remove(stem + INDEX_SUFFIX)
+        if base not in swap.added:
+            disk.remove(stem + LOG_SUFFIX)
+    for base in swap.added:
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX):
+            path = f"{directory}/{base:020d}{suffix}"
+            if disk.exists(path + CLEANED_SUFFIX):
+                disk.rename(path + CLEANED_SUFFIX, path)
+    disk.sync_dir(directory)
+    state.change_now(swap=None)
+
+
+def _segments_from_start(disk: Disk, directory: str, state: StateFile) -> list[int]:
+    """Base offsets, after what an interrupted deletion, swap or snapshot left is gone."""
+    names = disk.list(directory)
+    bases = [int(name[:20]) for name in names if name.endswith(LOG_SUFFIX)]
+    doomed = [name for name in names if unfinished(name) or name.endswith(CLEANED_SUFFIX)]
+    if state.written:
+        while len(bases) > 1 and bases[1] <= state.state.start_offset:
+            doomed.append(f"{bases.pop(0):020d}{LOG_SUFFIX}")
+    stems = {f"{base:020d}" for base in bases}
+    doomed += [n for n in names if n.endswith(INDEX_SUFFIX) and n[:20] not in stems]
+    if doomed:
+        # The state that permits this must not go back after the files have gone.
+        disk.sync_dir(directory)
+        for name in doomed:
+            disk.remove(f"{directory}/{name}")
+    return bases
+
+
+def _open_closed(disk: Disk, segment: Segment, end_offset: int, cleaned_end: int) -> None:
+    """A segment that lies below the durable end as a whole."""
+    file = disk.open(segment.path)
+    try:
+        summary = Index.load_summary(disk, segment.index_path)
+        if summary is not None and (summary.size, summary.end_offset) == (file.size, end_offset):
+            segment.adopt(summary)
+            return
+        index = Index()
+        try:
+            for entry in walk(file, 0, file.size, whole=False):
+                segment.note(entry.position, entry.header, entry.hlc, index)
+        except BadEntry as bad:
+            if segment.end_offset != end_offset:
+                raise CorruptLog(segment.path, bad.position, bad.reason) from bad
+            # Complete: the crash came before the room ahead was given back.
+            file.truncate(segment.size)
+    finally:
+        file.close()
+    if segment.end_offset != end_offset and segment.base_offset >= cleaned_end:
+        raise CorruptLog(
+            segment.path,
+            segment.size,
+            f"it ends at offset {segment.end_offset}, the next segment begins at {end_offset}",
+        )
+    segment.end_offset = end_offset
+    try:
+        index.save(disk, segment.index_path, segment.summary())
+    except OSError as error:
+        logger.warning("index %s was not written: %s", segment.index_path, error)
+
+
+def _open_tail(
+    disk: Disk,
+    directory: str,
+    segments: list[Segment],
+    durable_end: int,
+    *,
+    clean: bool,
+    now_ms: int,
+) -> list[Segment]:
+    """The segments that may hold what was not durable; the last one becomes active."""
+    for number, segment in enumerate(segments):
+        following = segments[number + 1 :]
+        segment.activate(_trusted_index(disk, segment, durable_end))
+        bad = segment.scan(segment.file.size, now_ms)
+        torn = bad is not None and not bad.unwritten
+        gap = bool(following) and segment.end_offset != following[0].base_offset
+        if bad is not None and (segment.end_offset < durable_end or (clean and torn)):
+            segment.release()
+            raise CorruptLog(segment.path, bad.position, bad.reason)
+        if gap and (segment.end_offset < durable_end or clean):
+            segment.release()
+            raise CorruptLog(segment.path, segment.size, "what follows in the log is missing")
+        if gap or (bad is not None and not _zeros(segment.file, segment.size)):
+            _cut(disk, directory, segment, following)
+            return segments[: number + 1]
+        if following:
+            segment.close()
+    return segments
+
+
+def _trusted_index(disk: Disk, segment: Segment, durable_end: int) -> Index:
+    """The rows below the durable end, if they belong to this file."""
+    index, _ = Index.load(disk, segment.index_path)
+    index.cut_offsets(max(0, durable_end - segment.base_offset))
+    if not len(index) or not disk.exists(segment.path):
+        return Index()
+    position = index.positions[-1]
+    file = disk.open(segment.path, write=False)
+    try:
+        head = file.pread(HEADERS_SIZE, position)
+        entry = parse(head, 0, position, file.size - position)
+    except BadEntry:
+        return Index()
+    finally:
+        file.close()
+    if entry.header.base_offset != segment.base_offset + index.offsets[-1]:
+        return Index()
+    return index
+
+
+def _zeros(file: File, start: int) -> bool:
+    """Whether nothing was ever written from here on.
+
+    Zeros alone at the place of the next entry don't prove it: of two writes that weren't synced
+    the second may have reached the disk, and would come back behind a new first one.
+    """
+    chunk = bytes(1 << 20)
+    return all(
+        file.pread(len(chunk), position) == chunk[: file.size - position]
+        for position in range(start, file.size, len(chunk))
+    )
+
+
+def _cut(disk: Disk, directory: str, segment: Segment, following: list[Segment]) -> None:
+    """End the log here, durably: bytes that were cut off must not come back behind new ones."""
+    logger.warning(
+        "%s: a crash cut the last writes short; the log ends at offset %d",
+        segment.path,
+        segment.end_offset,
+    )
+    for later in reversed(following):
+        disk.remove(later.index_path)
+        disk.remove(later.path)
+    disk.sync_dir(directory)
+    segment.file.truncate(segment.size)
+    segment.file.sync()

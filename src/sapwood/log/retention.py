@@ -1,0 +1,42 @@
+"""How much of a log may go by now."""
+
+from __future__ import annotations
+
+from sapwood.log.clock import wall_ms
+from sapwood.log.config import LogConfig
+from sapwood.log.segment import NO_TIMESTAMP, Segment
+from sapwood.log.segments import SegmentList
+
+
+def expired_up_to(
+    segments: SegmentList, config: LogConfig, start_offset: int, now_ms: int, limit_offset: int
+) -> int:
+    """The offset up to which whole segments are too old or too much.
+
+    It may be the end of the active segment: then everything is too old.
+    """
+    if "delete" not in config.cleanup_policy:
+        return start_offset
+    excess = segments.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
+    offset = start_offset
+    for segment in segments:
+        if segment.end_offset <= start_offset:
+            excess -= segment.size  # on its way out already
+            continue
+        too_much = 0 < segment.size <= excess and segment is not segments.active
+        if segment.end_offset > limit_offset or not (
+            too_much or _too_old(segment, config.retention_ms, now_ms)
+        ):
+            break
+        excess -= segment.size
+        offset = segment.end_offset
+    return offset
+
+
+def _too_old(segment: Segment, retention_ms: int, now_ms: int) -> bool:
+    if retention_ms < 0 or not segment.size:
+        return False
+    newest = segment.max_timestamp
+    if newest == NO_TIMESTAMP:
+        newest = wall_ms(segment.max_hlc)
+    return now_ms - newest > retention_ms

@@ -1,0 +1,129 @@
+"""What a log has to know that its segments can't tell: where it starts, what is being swapped.
+
+Each change is a new file `<number>.state`, written whole, synced and renamed into place; the
+highest number counts. So a change that is still on its way to disk can't undo a later one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass, replace
+
+import msgspec
+from crc32c import crc32c
+
+from sapwood.disk import Disk
+from sapwood.disk import replace as replace_file
+from sapwood.log.errors import CorruptLog
+
+_SUFFIX = ".state"
+_HEADER = struct.Struct(">4sHHI")  # magic, version, reserved, crc32c of the body
+_MAGIC = b"SAPS"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Segments, by base offset, that compaction replaces: not done until this is gone again."""
+
+    removed: tuple[int, ...]
+    added: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    start_offset: int = 0
+    durable_end: int = 0
+    """Everything below was synced before this was written."""
+    timeline: int = 0
+    """Counts truncations: a snapshot of another timeline may hold what was cut off."""
+    cut_offset: int = 0
+    """Where the last truncation cut: what the timeline before says up to there still holds."""
+    cleaned: tuple[tuple[int, int], ...] = ()
+    """(offset, time): up to there compaction had been by then; ascending in both."""
+    swap: Swap | None = None
+
+    @property
+    def cleaned_end(self) -> int:
+        return self.cleaned[-1][0] if self.cleaned else 0
+
+
+class StateFile:
+    def __init__(self, disk: Disk, directory: str, number: int, state: LogState | None) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._number = number
+        self._stale = [number] if state is not None else []
+        self.written = state is not None
+        """False for a log that never needed one."""
+        self.state = state or LogState()
+
+    @classmethod
+    def load(cls, disk: Disk, directory: str, names: list[str]) -> StateFile:
+        numbers = sorted(
+            int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)
+        )
+        if not numbers:
+            return cls(disk, directory, 0, None)
+        path = _path(directory, numbers[-1])
+        file = disk.open(path, write=False)
+        try:
+            data = file.pread(file.size, 0)
+        finally:
+            file.close()
+        it = cls(disk, directory, numbers[-1], _decode(path, data))
+        it._stale = numbers
+        return it
+
+    def change(self, **changes: object) -> asyncio.Future[None]:
+        """Change at once in memory; the future tells when on disk."""
+        write = self._prepare(changes)
+        future = self._disk.offload(write)
+        future.add_done_callback(_retrieve)
+        return future
+
+    def change_now(self, **changes: object) -> None:
+        """Change in memory and on disk before this returns."""
+        self._prepare(changes)()
+
+    def _prepare(self, changes: dict[str, object]) -> _Write:
+        self.state = replace(self.state, **changes)  # type: ignore[arg-type]
+        self.written = True
+        self._number += 1
+        stale, self._stale = self._stale, [self._number]
+        return _Write(self._disk, self._directory, self._number, self.state, stale)
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    disk: Disk
+    directory: str
+    number: int
+    state: LogState
+    stale: list[int]
+
+    def __call__(self) -> None:
+        body = msgspec.json.encode(self.state)
+        header = _HEADER.pack(_MAGIC, _VERSION, 0, crc32c(body))
+        replace_file(self.disk, _path(self.directory, self.number), [header, body])
+        for number in self.stale:
+            self.disk.remove(_path(self.directory, number))
+
+
+def _path(directory: str, number: int) -> str:
+    return f"{directory}/{number:010d}{_SUFFIX}"
+
+
+def _decode(path: str, data: bytes) -> LogState:
+    body = data[_HEADER.size :]
+    if data[: _HEADER.size] != _HEADER.pack(_MAGIC, _VERSION, 0, crc32c(body)):
+        # It was synced before it got its name, so no crash explains this.
+        raise CorruptLog(path, 0, "the log's state file is damaged or of an unknown version")
+    return msgspec.json.decode(body, type=LogState)
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Whoever asked for the change may not be waiting for it."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,122 @@
+"""Which part of a log is durable, and who waits for more to be.
+
+A round of syncs covers the active segment and the closed ones that weren't durable yet. All who
+come before the disk has begun to sync the active segment share a round. The first sync that fails
+is the last: what is on disk is unknown from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sapwood.disk import Disk
+from sapwood.log.errors import LogFailed
+from sapwood.log.segment import Segment
+
+
+class _Round:
+    __slots__ = ("closed", "end_offset", "future", "outstanding", "waiters")
+
+    def __init__(self, future: asyncio.Future[None], closed: list[Segment]) -> None:
+        self.future = future
+        self.closed = closed
+        self.outstanding = 1 + len(closed)
+        self.end_offset = 0
+        self.waiters: list[asyncio.Future[int]] = []
+
+
+class LogSync:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        durable_end: int,
+        unsynced: list[Segment],
+        on_durable: Callable[[int], None],
+    ) -> None:
+        self.durable_end = durable_end
+        self.failed: LogFailed | None = None
+        self._disk = disk
+        self._directory = directory
+        self._on_durable = on_durable
+        # Closed segments that aren't durable, each with its sync once there is one.
+        self._unsynced: dict[Segment, asyncio.Future[None] | None] = dict.fromkeys(unsynced)
+        self._rounds: list[_Round] = []
+
+    def wait(self, active: Segment) -> asyncio.Future[int]:
+        """Resolves with the durable end once it has passed the present end of the log."""
+        waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self.failed is not None:
+            waiter.set_exception(self.failed)
+        elif self.durable_end >= active.end_offset:
+            waiter.set_result(self.durable_end)
+        else:
+            self._join(active).waiters.append(waiter)
+        return waiter
+
+    def rolled(self, closed: Segment, active: Segment) -> None:
+        """Start at once: with flush=os nobody may ask, but the durable end has to move."""
+        self._unsynced[closed] = None
+        self._join(active)
+
+    def truncated(self, end_offset: int, gone: list[Segment], active: Segment) -> None:
+        """The log was cut and its new last segment synced up to there."""
+        for segment in (*gone, active):
+            self._unsynced.pop(segment, None)
+        self.durable_end = min(self.durable_end, end_offset)
+        for it in self._rounds:
+            # What they cover beyond this is gone; what will stand there is not covered.
+            it.end_offset = min(it.end_offset, self.durable_end)
+
+    def synced_now(self, active: Segment) -> None:
+        """Blocking, for closing."""
+        for segment in (*self._unsynced, active):
+            try:
+                segment.file.sync()
+            except OSError as error:
+                self._fail(error)
+                raise
+        self._unsynced.clear()
+        self.durable_end = active.end_offset
+
+    def _join(self, active: Segment) -> _Round:
+        future = self._disk.sync(active.file)
+        if self._rounds and self._rounds[-1].future is future:
+            it = self._rounds[-1]
+        else:
+            it = _Round(future, list(self._unsynced))
+            self._rounds.append(it)
+            for segment, known in self._unsynced.items():
+                closed = known or self._disk.sync(segment.file)
+                self._unsynced[segment] = closed
+                closed.add_done_callback(lambda done: self._synced(it, done))
+            future.add_done_callback(lambda done: self._synced(it, done))
+        it.end_offset = active.end_offset
+        return it
+
+    def _synced(self, it: _Round, done: asyncio.Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._fail(error)
+        it.outstanding -= 1
+        if it.outstanding:
+            return
+        self._rounds.remove(it)
+        if self.failed is None:
+            for segment in it.closed:
+                self._unsynced.pop(segment, None)
+            if it.end_offset > self.durable_end:
+                self.durable_end = it.end_offset
+                self._on_durable(self.durable_end)
+        for waiter in it.waiters:
+            if waiter.done():
+                continue
+            if self.failed is None:
+                waiter.set_result(self.durable_end)
+            else:
+                waiter.set_exception(self.failed)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed is None:
+            self.failed = LogFailed(f"{self._directory} is out of service: {error}")
