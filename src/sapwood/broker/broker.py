@@ -13,10 +13,9 @@ from sapwood.broker.fetch import fetch
 from sapwood.broker.produce import produce
 from sapwood.broker.state import BrokerConfig, BrokerState, wall_clock_ms
 from sapwood.broker.store import NAME, TOPIC_ID, MetadataStore, ProducerIds
-from sapwood.disk import Disk, Journal
 from sapwood.metadata import records as r
 from sapwood.metadata.image import BROKER_RESOURCE, Topic
-from sapwood.replica import UPKEEP_INTERVAL_S, LogConfig, Replicas, Rules, Settings
+from sapwood.replica import UPKEEP_INTERVAL_S, Disk, LogConfig, Replicas, Rules, Settings
 from sapwood.server import Request
 from sapwood.wire.apis import Api, codec_versions
 from sapwood.wire.codec import Buffer, Struct, decode_request
@@ -167,9 +166,7 @@ class Broker:
 
     async def start(self) -> None:
         """Recover everything that was acknowledged; only then may requests come in."""
-        self._disk.makedirs(self._data_dir)
-        journal = Journal.open(self._disk, f"{self._data_dir}/journal")
-        replicas = Replicas(self._disk, f"{self._data_dir}/logs", journal, self._now_ms)
+        replicas = Replicas(self._disk, self._data_dir, self._now_ms)
         await replicas.begin()
         store = await self._open_store(replicas)
         self._state = BrokerState(

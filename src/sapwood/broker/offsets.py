@@ -92,30 +92,32 @@ def _epoch_end(partition: Partition, epoch: int) -> tuple[int, int]:
     return partition.look_up(lambda log: log.end_offset_for_epoch(epoch))
 
 
-def delete_records(state: BrokerState, request: Request, message: Struct) -> Struct:
-    def one(topic: Struct, wanted: Struct) -> Struct:
+async def delete_records(state: BrokerState, request: Request, message: Struct) -> Struct:
+    async def one(topic: Struct, wanted: Struct) -> Struct:
         result = Struct(partition_index=wanted.partition_index, error_code=0, low_watermark=-1)
         try:
             partition = state.partition(topic.name, b"", wanted.partition_index)
-            partition.check_online()
-            result.low_watermark = _delete_before(partition, wanted.offset)
+            result.low_watermark = await _delete_before(partition, wanted.offset)
         except KafkaError as error:
             result.error_code = int(error.code)
         return result
 
     return Struct(
         topics=[
-            Struct(name=topic.name, partitions=[one(topic, wanted) for wanted in topic.partitions])
+            Struct(
+                name=topic.name,
+                partitions=[await one(topic, wanted) for wanted in topic.partitions],
+            )
             for topic in message.topics
         ]
     )
 
 
-def _delete_before(partition: Partition, offset: int) -> int:
+async def _delete_before(partition: Partition, offset: int) -> int:
+    partition.check_online()
     if "delete" not in partition.log.config.cleanup_policy:
         raise KafkaError(
-            ErrorCode.POLICY_VIOLATION,
-            f"{partition} is compacted only: its records can't be deleted",
+            ErrorCode.POLICY_VIOLATION, f"{partition} is only compacted: nothing can be deleted"
         )
     if offset == -1:
         offset = partition.high_watermark
@@ -124,5 +126,5 @@ def _delete_before(partition: Partition, offset: int) -> int:
             ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition} ends at {partition.high_watermark}"
         )
     if offset > partition.log.start_offset:
-        partition.look_up(lambda log: log.advance_start(offset))
+        await partition.advance_start(offset)
     return partition.log.start_offset

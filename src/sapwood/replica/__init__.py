@@ -7,6 +7,7 @@ watermark; the high watermark never goes back; a partition whose disk failed or 
 damaged is offline, says why, and touches nothing any more.
 """
 
+from sapwood.disk import Disk
 from sapwood.log import LogConfig
 from sapwood.replica.acceptance import Rules
 from sapwood.replica.partition import Appended, CommitListener, OnCommitted, Partition
@@ -16,6 +17,7 @@ __all__ = [
     "UPKEEP_INTERVAL_S",
     "Appended",
     "CommitListener",
+    "Disk",
     "LogConfig",
     "OnCommitted",
     "Partition",

@@ -66,15 +66,12 @@ class Partition:
 
     def check_online(self) -> None:
         if self.offline_reason is not None:
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"Partition {self} is offline: {self.offline_reason}"
-            )
+            raise self.storage_error()
 
     def produce(
         self, records: memoryview | None, now_ms: int, on_committed: OnCommitted | None
     ) -> Appended:
         """Append a producer's batch if this partition's rules let it in."""
-        self.check_online()
         batch, header, append_time_ms = accept(records, self.rules, now_ms)
         return self.append(batch, header, now_ms, append_time_ms, on_committed)
 
@@ -141,6 +138,14 @@ class Partition:
             return question(self.log)
         except (CorruptLog, OSError) as error:
             self.take_offline(str(error))
+            raise self.storage_error() from error
+
+    async def advance_start(self, offset: int) -> None:
+        """Forget all records below `offset`, and return when no crash can bring them back."""
+        try:
+            await self.log.advance_start(offset)
+        except OSError as error:
+            self.take_offline(f"the new start could not be stored: {error}")
             raise self.storage_error() from error
 
     def storage_error(self) -> KafkaError:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sapwood.disk import Disk, Journal
-from sapwood.log import CorruptLog, HybridClock, Log, LogConfig
+from sapwood.log import CorruptLog, HybridClock, Log, LogConfig, SegmentCache
 from sapwood.replica.acceptance import Rules
 from sapwood.replica.partition import Partition
 from sapwood.wire.errors import ErrorCode, KafkaError
@@ -45,21 +45,20 @@ def topic_id_of(directory: str) -> bytes | None:
 class Replicas:
     """Opening may cost time; looking up is one dictionary access."""
 
-    def __init__(
-        self, disk: Disk, directory: str, journal: Journal, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, disk: Disk, data_dir: str, now_ms: Callable[[], int]) -> None:
         self._disk = disk
-        self._directory = directory
-        self._journal = journal
+        self._directory = f"{data_dir}/logs"
+        disk.makedirs(self._directory)
+        self._journal = Journal.open(disk, f"{data_dir}/journal")
         self._now_ms = now_ms
         self._clock = HybridClock()
-        self._clean = journal.get(_CLEAN_STOP) is not None
+        self._cache = SegmentCache()
+        self._clean = self._journal.get(_CLEAN_STOP) is not None
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._ends: dict[Partition, tuple[bytes, int]] = {}
         """Each partition's key in the journal and the durable end that was last noted there."""
         self._unopened: dict[tuple[str, int], tuple[str, bytes]] = {}
         self.offline_total = 0
-        disk.makedirs(directory)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -101,6 +100,7 @@ class Replicas:
                 durable_end=durable_end,
                 clean=self._clean,
                 now_ms=self._now_ms(),
+                cache=self._cache,
             )
         except (CorruptLog, OSError) as error:
             self._unopened[topic, index] = (str(error), topic_id)

@@ -9,10 +9,7 @@ from sapwood.wire.batch import BatchHeader
 from sapwood.wire.codec import Buffer
 from sapwood.wire.compression import compress, decompress
 
-_LENGTH_AT = 8
-_CRC_AT = 17
-_ATTRIBUTES_AT = 21
-_CODEC_BITS = 0x07
+_LENGTH_POSITION = 8
 
 
 def recompress(data: Buffer, header: BatchHeader, codec: int, limit: int) -> bytearray:
@@ -20,8 +17,14 @@ def recompress(data: Buffer, header: BatchHeader, codec: int, limit: int) -> byt
     body = decompress(header.compression, memoryview(data)[batch.HEADER_SIZE : header.size], limit)
     payload = compress(codec, body)
     result = bytearray(memoryview(data)[: batch.HEADER_SIZE])
-    struct.pack_into(">i", result, _LENGTH_AT, batch.HEADER_SIZE - _LENGTH_AT - 4 + len(payload))
-    struct.pack_into(">h", result, _ATTRIBUTES_AT, header.attributes & ~_CODEC_BITS | codec)
+    struct.pack_into(
+        ">i", result, _LENGTH_POSITION, batch.HEADER_SIZE - batch.LENGTH_END + len(payload)
+    )
+    struct.pack_into(
+        ">h", result, batch.CRC_START, header.attributes & ~batch.COMPRESSION_MASK | codec
+    )
     result += payload
-    struct.pack_into(">I", result, _CRC_AT, crc32c(memoryview(result)[_ATTRIBUTES_AT:]))
+    struct.pack_into(
+        ">I", result, batch.CRC_POSITION, crc32c(memoryview(result)[batch.CRC_START :])
+    )
     return result
