@@ -30,6 +30,9 @@ WILDCARDS = {"0.0.0.0", "::"}
 # Descriptors for segments, indexes, the journal and the loop itself.
 OWN_FILES_SHARE = 2
 
+# One Ctrl-C or kill may arrive twice: to the process group, and passed on by a parent.
+ECHO_S = 0.25
+
 # What today's clients send before their first message is acknowledged.
 FIRST_REQUESTS = (
     (Api.API_VERSIONS, 3),
@@ -56,6 +59,9 @@ def run(config: NodeConfig, *, announce: bool = False, with_parent: bool = False
         logger.debug("start failed", exc_info=error)
         logger.error("%s", error)
         return 1
+    except Exception:
+        logger.exception("the node failed")
+        return 1
     return 0
 
 
@@ -72,6 +78,7 @@ class Node:
         self._config = config
         self._directory = Path(config.data_dir).absolute()
         self._stop = asyncio.Event()
+        self._signalled_at: float | None = None
 
     async def serve(self, *, announce: bool, with_parent: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -165,10 +172,13 @@ class Node:
                 signal.signal(number, handle)
 
     def _on_signal(self) -> None:
-        if self._stop.is_set():
+        now = time.monotonic()
+        if self._signalled_at is None:
+            self._signalled_at = now
+            self._stop.set()
+        elif now - self._signalled_at > ECHO_S:
             logger.warning("stopping at once")
             os._exit(1)
-        self._stop.set()
 
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
         """A pipe from the parent on stdin ends when the parent does, even if it is killed."""
