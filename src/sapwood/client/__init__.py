@@ -16,13 +16,28 @@ if TYPE_CHECKING:
     from sapwood.client.aio import AsyncKafkaClient
     from sapwood.client.blocking import KafkaClient
     from sapwood.client.config import ClientConfig
+    from sapwood.client.errors import ClientClosed
+    from sapwood.wire.compression import Compression
+    from sapwood.wire.errors import ErrorCode, KafkaError
 
-__all__ = ["AsyncKafkaClient", "ClientConfig", "KafkaClient"]
+__all__ = [
+    "AsyncKafkaClient",
+    "ClientClosed",
+    "ClientConfig",
+    "Compression",
+    "ErrorCode",
+    "KafkaClient",
+    "KafkaError",
+]
 
 _HOMES = {
     "AsyncKafkaClient": "sapwood.client.aio",
+    "ClientClosed": "sapwood.client.errors",
     "ClientConfig": "sapwood.client.config",
+    "Compression": "sapwood.wire.compression",
+    "ErrorCode": "sapwood.wire.errors",
     "KafkaClient": "sapwood.client.blocking",
+    "KafkaError": "sapwood.wire.errors",
 }
 
 

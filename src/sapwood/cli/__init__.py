@@ -1,0 +1,108 @@
+"""The command line: `sapwood COMMAND`, each command in a file of its own.
+
+In: arguments, the environment, standard input. Out: results on standard output, everything else
+on standard error; exit status 0, or 1 with one line that says what to do, or 2 for wrong usage.
+Always: a command is imported only when it is used, so that `sapwood --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import click
+
+
+class Entry(NamedTuple):
+    """Where a command lives, and what `--help` says of it without looking there."""
+
+    place: str
+    summary: str
+
+
+COMMANDS: Mapping[str, Entry] = {
+    "up": Entry("sapwood.cli.up:up", "Start Sapwood on this machine and keep it running."),
+    "down": Entry("sapwood.cli.up:down", "Stop what `up` started, and wait until it is gone."),
+    "status": Entry("sapwood.cli.up:status", "Show the nodes of this machine."),
+    "node": Entry("sapwood.cli.up:node", "Run one node in the foreground."),
+    "topic": Entry("sapwood.cli.topic:topic", "List, create, describe, alter and remove topics."),
+    "produce": Entry("sapwood.cli.produce:produce", "Send lines to a topic."),
+    "consume": Entry("sapwood.cli.consume:consume", "Print the records of a topic."),
+    "bench": Entry("sapwood.cli.bench:bench", "Measure throughput and latency of a cluster."),
+    "log": Entry("sapwood.cli.log:log", "Look into logs on disk."),
+    "completion": Entry("sapwood.cli.completion:completion", "Print a shell's completion script."),
+}
+
+
+class CommandFailed(click.ClickException):
+    """What a command couldn't do, in one line that says what to do about it."""
+
+    def show(self, file: Any = None) -> None:
+        line = " ".join(self.message.split())
+        click.echo(f"{click.style('error:', fg='red')} {line}", file=file or sys.stderr)
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name].place.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            words = _explain(error)
+            if words is None:
+                raise
+            raise CommandFailed(words) from error
+
+
+def _explain(error: Exception) -> str | None:
+    """One line for people, if the error is one that they can act on."""
+    from sapwood.client import ClientClosed, KafkaError
+
+    if isinstance(error, KafkaError):
+        return error.message or error.code.name
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}"
+    return str(error) if isinstance(error, ClientClosed) else None
+
+
+def _print_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted and not context.resilient_parsing:
+        import sapwood
+
+        click.echo(f"sapwood {sapwood.__version__}")
+        context.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def sapwood_command() -> None:
+    """A message broker for people who work in Python and Spark."""
+
+
+def main() -> None:
+    sapwood_command(prog_name="sapwood")
