@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
+from sapwood.cli import CommandFailed
+from sapwood.cli.output import output_option, print_json, print_table, say
 from sapwood.node import ready
 from sapwood.node.local import (
     SUPERVISOR_LOCK,
@@ -53,15 +55,18 @@ def up(
 ) -> None:
     """Start Sapwood on this machine and keep it running."""
     if nodes > 1:
-        click.echo("error: more than one node comes with replication; use --nodes 1", err=True)
-        sys.exit(2)
+        failure = CommandFailed("more than one node comes with replication: give --nodes 1")
+        failure.exit_code = 2
+        raise failure
     directory = (directory or default_directory()).absolute()
     if (pid := supervisor_pid(directory)) is not None:
         if detach:
             click.echo(f"Sapwood is already up (process {pid}).")
             _greet(directory, [state.addresses for state in node_states(directory)])
             return
-        _fail(f"Sapwood is already up in {directory} (process {pid}): sapwood down stops it")
+        raise CommandFailed(
+            f"Sapwood is already up in {directory} (process {pid}): sapwood down stops it"
+        )
     if detach:
         _greet(directory, _start_detached(directory, nodes, port, settings))
         return
@@ -72,7 +77,7 @@ def up(
         supervisor = Supervisor(directory, nodes, port, settings, echo=True)
         found = supervisor.start()
     except (NodeFailed, DirectoryLocked, OSError) as error:
-        _fail(str(error))
+        raise CommandFailed(str(error)) from error
     except KeyboardInterrupt:
         sys.exit(130)
     _greet(directory, [node["listeners"] for node in found], attached=True)
@@ -89,7 +94,7 @@ def _start_detached(
         directory.mkdir(parents=True, exist_ok=True)
         log = (directory / "supervisor.log").open("ab")
     except OSError as error:
-        _fail(f"can't use the directory {directory}: {error.strerror}")
+        raise CommandFailed(f"can't use the directory {directory}: {error.strerror}") from error
     with log:
         supervisor = subprocess.Popen(
             [sys.executable, "-P", str(script), str(directory), str(nodes), str(port), *settings],
@@ -104,27 +109,32 @@ def _start_detached(
     if line:
         answer = json.loads(line)
     if "error" in answer:
-        _fail(answer["error"])
+        raise CommandFailed(answer["error"])
     return [node["listeners"] for node in answer["nodes"]]
 
 
 def _greet(directory: Path, listeners: list[dict[str, str]], *, attached: bool = False) -> None:
     bootstrap = ",".join(addresses["kafka"] for addresses in listeners if addresses)
-    stop = "Ctrl-C stops it" if attached else f"sapwood down --dir {directory} stops it"
-    if not attached and directory == default_directory():
-        stop = "sapwood down stops it"
+    is_default = directory == default_directory().absolute()
+    down = "sapwood down" if is_default else f"sapwood down --dir {directory}"
+    at = "" if is_default else f" -b {bootstrap}"
     click.echo(
-        f"""Sapwood is up: {click.style(bootstrap, bold=True)}, data in {directory}; {stop}.
+        f"""\
+Sapwood is up: {click.style(bootstrap, bold=True)}
+Data is in {directory}. To stop it: {"Ctrl-C" if attached else down}
 
 Try:
-  echo hello | sapwood produce greetings -b {bootstrap}
-  sapwood consume greetings -o beginning -e -b {bootstrap}
+  echo hello | sapwood produce greetings{at}
+  sapwood consume greetings -o beginning -e{at}
+or any Kafka client:
   echo hello | kcat -P -b {bootstrap} -t greetings
   kcat -C -b {bootstrap} -t greetings -o beginning -e
-or in Python:
-  producer = confluent_kafka.Producer({{"bootstrap.servers": "{bootstrap}"}})
+or from Python:
+  from confluent_kafka import Producer
+  producer = Producer({{"bootstrap.servers": "{bootstrap}"}})
   producer.produce("greetings", "hello")
-  producer.flush()"""
+  producer.flush()
+"""
     )
 
 
@@ -149,14 +159,16 @@ def down(directory: Path | None) -> None:
     while any(map(is_locked, locks)):
         if time.monotonic() > deadline:
             running = ", ".join(str(pid) for pid in (supervisor, *pids) if pid is not None)
-            _fail(f"still running after {GONE_TIMEOUT_S:.0f} s: kill process {running}")
+            raise CommandFailed(
+                f"still running after {GONE_TIMEOUT_S:.0f} s: kill process {running}"
+            )
         time.sleep(POLL_S)
     click.echo("Sapwood is down.")
 
 
 @click.command()
 @directory_option
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+@output_option
 def status(directory: Path | None, output: str) -> None:
     """Show the nodes of this machine; exit status 1 unless all are running."""
     directory = (directory or default_directory()).absolute()
@@ -164,49 +176,20 @@ def status(directory: Path | None, output: str) -> None:
     running = [state for state in states if state.state == "running"]
     bootstrap = ",".join(state.addresses["kafka"] for state in running if state.addresses)
     if output == "json":
-        click.echo(
-            json.dumps(
-                {
-                    "bootstrap": bootstrap,
-                    "dir": str(directory),
-                    "nodes": [_node_json(state) for state in states],
-                }
-            )
-        )
+        nodes = [state._asdict() for state in states]
+        print_json({"bootstrap": bootstrap, "dir": str(directory), "nodes": nodes})
     elif not states:
-        click.echo(f"Nothing has been started in {directory}: sapwood up", err=True)
+        say(f"Nothing has been started in {directory}: sapwood up starts a node")
     else:
-        _print_table(states)
+        rows = [
+            (state.id, state.kind, state.state, state.pid, _addresses(state)) for state in states
+        ]
+        print_table(("NODE", "KIND", "STATE", "PID", "ADDRESSES"), rows)
     sys.exit(0 if states and len(running) == len(states) else 1)
 
 
-def _node_json(state: NodeState) -> dict[str, object]:
-    return {
-        "id": state.id,
-        "kind": state.kind,
-        "addresses": state.addresses,
-        "pid": state.pid,
-        "state": state.state,
-    }
-
-
-def _print_table(states: list[NodeState]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    colours = {"running": "green", "starting": "yellow", "stopped": "red"}
-    table = Table(box=None, header_style="bold")
-    for heading in ("NODE", "KIND", "STATE", "PID", "ADDRESSES"):
-        table.add_column(heading)
-    for state in states:
-        table.add_row(
-            str(state.id),
-            state.kind,
-            f"[{colours[state.state]}]{state.state}[/]",
-            str(state.pid or "-"),
-            " ".join(f"{name}={address}" for name, address in state.addresses.items()) or "-",
-        )
-    Console().print(table)
+def _addresses(state: NodeState) -> str | None:
+    return " ".join(f"{name}={address}" for name, address in state.addresses.items()) or None
 
 
 @click.command()
@@ -266,7 +249,7 @@ def node(
             settings=settings,
         )
     except ConfigError as error:
-        _fail(str(error))
+        raise CommandFailed(str(error)) from error
     from sapwood.node.run import run
 
     sys.exit(run(config))
@@ -277,10 +260,5 @@ def _terminate(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:  # it ended by itself in the meantime
         pass
-    except PermissionError:
-        _fail(f"process {pid} belongs to another user")
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"error: {message}", err=True)
-    sys.exit(1)
+    except PermissionError as error:
+        raise CommandFailed(f"process {pid} belongs to another user") from error

@@ -1,9 +1,8 @@
 """The nodes that live under one directory of this machine: where they are and how they are."""
 
 import os
-import socket
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sapwood.node import ready
 from sapwood.node.lock import holder, is_locked
@@ -12,8 +11,7 @@ SUPERVISOR_LOCK = "supervisor.lock"
 CONNECT_TIMEOUT_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(NamedTuple):
     id: int
     kind: str
     addresses: dict[str, str]
@@ -65,6 +63,8 @@ def _node_state(directory: Path, index: int, *, supervised: bool) -> NodeState:
 
 
 def _answers(address: str) -> bool:
+    import socket  # only `status` needs it, and the start of a supervisor shouldn't wait for it
+
     host, _, port = address.rpartition(":")
     # A wildcard is where one listens; this machine reaches it at its loopback.
     host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))

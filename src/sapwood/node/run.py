@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -37,11 +38,11 @@ ECHO_S = 0.25
 FIRST_REQUESTS = (
     (Api.API_VERSIONS, 3),
     (Api.API_VERSIONS, 4),
-    (Api.METADATA, 12),
     (Api.METADATA, 13),
-    (Api.INIT_PRODUCER_ID, 4),
     (Api.PRODUCE, 10),
+    (Api.INIT_PRODUCER_ID, 4),
     (Api.PRODUCE, 12),
+    (Api.INIT_PRODUCER_ID, 5),
 )
 
 
@@ -133,12 +134,12 @@ class Node:
             )
             await broker.start()
             # What lives as long as the node needn't be looked at by the garbage collector.
-            gc.collect()
             gc.freeze()
             server.handler = broker.handle
             await server.start()
         except OSError as error:
-            raise StartFailed(error.strerror or str(error)) from error
+            advice = "; give another port" if error.errno == errno.EADDRINUSE else ""
+            raise StartFailed((error.strerror or str(error)) + advice) from error
         except Exception as error:
             raise StartFailed(f"{type(error).__name__}: {error}") from error
         return server, broker
