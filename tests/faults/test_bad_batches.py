@@ -86,7 +86,7 @@ def confluent(bootstrap: str) -> Confluent:
 @pytest.fixture
 def bench(confluent: Confluent) -> Iterator[Bench]:
     topic = unique("garbage")
-    confluent.create_topic(topic, config={"max.message.bytes": "100000"})
+    confluent.create_topic(topic, config={"max.message.bytes": "100000", "retention.ms": "-1"})
     bench = Bench(confluent.bootstrap, topic)
     yield bench
     bench.wire.close()

@@ -1,5 +1,6 @@
 """What every independent Kafka client is asked to do, in one vocabulary."""
 
+import time
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -93,7 +94,10 @@ class Admin(Protocol):
     def node_ids(self) -> set[int]: ...
 
 
-def sample(count: int, start_ms: int = 1_700_000_000_000) -> list[Message]:
+AN_HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000  # recent enough for any retention
+
+
+def sample(count: int, start_ms: int = AN_HOUR_AGO_MS) -> list[Message]:
     """Messages with keys, headers and timestamps a second apart, compressible but all different."""
     return [
         Message(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.judges.judge import CODECS, Judge, Message, same, sample
+from tests.judges.judge import AN_HOUR_AGO_MS, CODECS, Judge, Message, same, sample
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -42,12 +42,21 @@ def test_nulls_and_empty_strings_stay_apart_for_every_client_that_can_tell(
     admin: Judge, judges: list[Judge], topic: str
 ) -> None:
     messages = [
-        Message(value=None, key=b"a tombstone", timestamp_ms=1),
-        Message(value=b"", key=b"an empty value", timestamp_ms=2),
-        Message(value=b"no key", key=None, timestamp_ms=3),
-        Message(value=b"an empty key", key=b"", timestamp_ms=4),
-        Message(value=b"an empty header", key=b"k", headers=(("empty", b""),), timestamp_ms=5),
-        Message(value=b"twice", headers=(("again", b"1"), ("again", b"2")), timestamp_ms=6),
+        Message(value=None, key=b"a tombstone", timestamp_ms=AN_HOUR_AGO_MS + 1),
+        Message(value=b"", key=b"an empty value", timestamp_ms=AN_HOUR_AGO_MS + 2),
+        Message(value=b"no key", key=None, timestamp_ms=AN_HOUR_AGO_MS + 3),
+        Message(value=b"an empty key", key=b"", timestamp_ms=AN_HOUR_AGO_MS + 4),
+        Message(
+            value=b"an empty header",
+            key=b"k",
+            headers=(("empty", b""),),
+            timestamp_ms=AN_HOUR_AGO_MS + 5,
+        ),
+        Message(
+            value=b"twice",
+            headers=(("again", b"1"), ("again", b"2")),
+            timestamp_ms=AN_HOUR_AGO_MS + 6,
+        ),
     ]
     admin.produce(topic, messages)
     for reader in judges:

@@ -28,7 +28,7 @@ def test_with_log_append_time_every_client_sees_the_brokers_clock(
 
 def test_times_that_run_backwards_are_kept_and_found(judge: Judge, confluent: Confluent) -> None:
     topic = unique("backwards")
-    confluent.create_topic(topic)
+    confluent.create_topic(topic, config={"retention.ms": "-1"})
     times = [5000, 4000, 3000, 9000, 1000, 7000]
     for timestamp_ms in times:  # one batch each, and then all of them in one batch
         confluent.produce(topic, [Message(b"single", timestamp_ms=timestamp_ms)])
