@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from sapwood.server import Connection, Handler, Limits, Listener, Request, Server
+from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer
 
 PATIENCE_S = 20.0
@@ -14,9 +15,9 @@ ANY_PORT = Listener("kafka", "127.0.0.1", 0)
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-def request_frame(correlation_id: int, body: bytes = b"", client_id: bytes = b"test") -> bytes:
-    """A Metadata request, version 0, as far as its header goes."""
-    header = struct.pack(">hhih", 3, 0, correlation_id, len(client_id)) + client_id
+def request_frame(correlation_id: int, body: bytes = b"", api: Api = Api.METADATA) -> bytes:
+    """A request, version 0, as far as its header goes."""
+    header = struct.pack(">hhih", api, 0, correlation_id, 4) + b"test"
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 

@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from sapwood.server import Limits, Request
+from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer
 from sapwood.wire.errors import MalformedMessage
 from tests.server.peer import (
@@ -186,6 +187,27 @@ def test_a_peer_that_never_reads_holds_no_more_than_the_high_water_mark_and_one_
             for number in range(2000):
                 correlation_id, body = await peer.receive()
                 assert (correlation_id, len(body)) == (number, answer_bytes)
+
+    run(scenario())
+
+
+def test_of_pipelined_fetches_only_the_one_whose_turn_it_is_is_being_answered(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        async with serving(desk) as server:
+            peer = await Peer.connect(server)
+            fetches = [request_frame(number, api=Api.FETCH) for number in range(3)]
+            peer.send(b"".join(fetches) + request_frame(3) + request_frame(4))
+            await until(lambda: len(desk.requests) == 1)
+            assert only_connection(server).outstanding == 1
+            desk.answer(0)
+            await until(lambda: len(desk.requests) == 2)
+            assert only_connection(server).outstanding == 1
+            desk.answer(1)
+            await until(lambda: len(desk.requests) == 5)
+            for number in (4, 3, 2):
+                desk.answer(number)
+            assert [(await peer.receive())[0] for _ in range(5)] == [0, 1, 2, 3, 4]
 
     run(scenario())
 

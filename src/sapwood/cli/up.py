@@ -36,6 +36,10 @@ directory_option = click.option(
 )
 
 
+class NotYet(CommandFailed):
+    exit_code = 2
+
+
 @click.command()
 @click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
 @directory_option
@@ -55,9 +59,7 @@ def up(
 ) -> None:
     """Start Sapwood on this machine and keep it running."""
     if nodes > 1:
-        failure = CommandFailed("more than one node comes with replication: give --nodes 1")
-        failure.exit_code = 2
-        raise failure
+        raise NotYet("more than one node comes with replication: give --nodes 1")
     directory = (directory or default_directory()).absolute()
     if (pid := supervisor_pid(directory)) is not None:
         if detach:

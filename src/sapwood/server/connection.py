@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from sapwood.server.types import Counters, Handler, Limits, Listener, Request, Response
+from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer
 from sapwood.wire.errors import MalformedMessage
 from sapwood.wire.frames import FrameBuffer, decode_request_header
@@ -25,7 +26,17 @@ UNKNOWN_KEY = -1
 # Where the bytes of a peer go that is no longer listened to.
 DISCARD = memoryview(bytearray(64 * 1024))
 
+FETCH_KEY = int(Api.FETCH).to_bytes(2, "big")
+
 Answer = list[Buffer] | asyncio.Future[Response]
+
+
+def is_fetch(frame: memoryview) -> bool:
+    """A Fetch's answer is large, so it isn't made before its turn has come.
+
+    Else one peer could have as many of them in memory as it may have requests outstanding.
+    """
+    return frame[:2] == FETCH_KEY
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -192,6 +203,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self._write_paused
             and len(self._outstanding) < limits.max_outstanding_requests
             and self._outstanding_bytes < limits.max_outstanding_bytes
+            and not (self._outstanding and is_fetch(arrived[0]))
         ):
             self._dispatch(arrived.popleft())
             if self._ready_bytes >= COALESCED_BYTES:
