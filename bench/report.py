@@ -101,10 +101,8 @@ def print_tables(results: Results, console: Console) -> None:
         console.print(table)
     if OURS in results.titles:
         console.print("n× is Sapwood's number over the peer's; green is to Sapwood's credit.")
-    if results.others and max(results.others) > QUIET:
-        console.print(
-            f"Others used up to {max(results.others):.0%} of the machine: repeat it in a quiet hour."
-        )
+    if (others := max(results.others, default=0)) > QUIET:
+        console.print(f"Others used up to {others:.0%} of the machine: repeat it when it is quiet.")
     for error in results.errors:
         console.print(f"[red]failed:[/red] {error}")
 
