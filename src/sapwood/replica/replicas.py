@@ -8,6 +8,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from sapwood.disk import Disk, Journal
 from sapwood.log import CorruptLog, HybridClock, Log, LogConfig, SegmentCache
@@ -40,6 +41,11 @@ def topic_id_of(directory: str) -> bytes | None:
         topic_id = bytes.fromhex(directory.rpartition(".")[2])
         return topic_id if len(topic_id) == 16 else None
     return None
+
+
+def _log_failure(removal: asyncio.Future[None]) -> None:
+    if not removal.cancelled() and (error := removal.exception()) is not None:
+        logger.warning("files of a deleted topic stay until the next start: %s", error)
 
 
 class Replicas:
@@ -158,9 +164,8 @@ class Replicas:
         for name in self._disk.list(self._directory):
             if topic_id_of(name) in topic_ids:
                 path = f"{self._directory}/{name}"
-                for file in self._disk.list(path):
-                    self._disk.remove(f"{path}/{file}")
-                self._disk.remove(path)
+                # Off the loop: to free a large file takes a file system its time.
+                self._disk.offload(partial(self._disk.remove, path)).add_done_callback(_log_failure)
 
     async def upkeep(self) -> None:
         """Note durable ends, delete what retention allows, compact; about once a second."""
