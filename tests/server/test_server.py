@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import socket
+import struct
 
 import pytest
 
@@ -106,7 +107,7 @@ def test_connections_past_the_cap_are_closed_and_counted(run: Run, limits: Limit
 
 def test_an_idle_connection_is_closed(run: Run) -> None:
     async def scenario() -> None:
-        async with serving(echo, Limits(idle_timeout_s=0.05)) as server:
+        async with serving(echo, Limits(idle_timeout_s=0.4)) as server:
             peer = await Peer.connect(server)
             await peer.ask(1)
             assert await peer.rest() == b""
@@ -118,7 +119,7 @@ def test_an_idle_connection_is_closed(run: Run) -> None:
 def test_a_peer_that_waits_for_an_answer_is_not_idle(run: Run) -> None:
     async def scenario() -> None:
         desk = Desk()
-        async with serving(desk, Limits(idle_timeout_s=0.05)) as server:
+        async with serving(desk, Limits(idle_timeout_s=0.4)) as server:
             waiting, idle = await Peer.connect(server), await Peer.connect(server)
             waiting.send(request_frame(1))
             assert await idle.rest() == b""
@@ -225,7 +226,7 @@ def test_a_server_may_listen_again_at_once_where_another_has_just_closed(run: Ru
     run(scenario())
 
 
-def test_bytes_in_and_out_are_counted(run: Run) -> None:
+def test_bytes_and_requests_are_counted(run: Run) -> None:
     async def scenario() -> None:
         async with serving(echo) as server:
             peer = await Peer.connect(server)
@@ -235,6 +236,12 @@ def test_bytes_in_and_out_are_counted(run: Run) -> None:
             assert server.counters.received_bytes_total == len(frame)
             assert server.counters.sent_bytes_total == 18
             assert only_connection(server).outstanding == 0
+            peer.send(struct.pack(">ihhih", 10, 30_000, 0, 2, -1))
+            await peer.receive()
+            metrics = server.metrics()
+            assert metrics["sapwood_requests_metadata_total"] == 1
+            assert metrics["sapwood_requests_unknown_total"] == 1
+            assert metrics["sapwood_connections_total"] == 1
 
     run(scenario())
 

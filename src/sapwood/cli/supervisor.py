@@ -155,6 +155,8 @@ class Keeper(threading.Thread):
                 return
             back_off_s = min(2 * back_off_s, LONGEST_BACK_OFF_S)
             node = self.launch()
+            if supervisor.stopping.is_set():  # it was told to stop too early to hear of it
+                return
 
     def terminate(self) -> None:
         if self._node is not None:

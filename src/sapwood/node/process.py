@@ -6,7 +6,6 @@ The child holds the end of a pipe as its stdin and stops when the other end, hel
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -84,13 +83,6 @@ class NodeProcess:
         except subprocess.TimeoutExpired:
             self._popen.kill()
         return self._finish()
-
-    def pause(self) -> None:
-        """Freeze it, where the system can."""
-        self._popen.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._popen.send_signal(signal.SIGCONT)
 
     def _finish(self) -> int:
         status = self._popen.wait()

@@ -18,10 +18,8 @@ log = logging.getLogger("sapwood.server")
 # transport must get a chance to say that the peer doesn't read.
 COALESCED_BYTES = 128 * 1024
 
-# Keys beyond these are noise from the wire; they share one counter.
-LARGEST_COUNTED_KEY = 128
-PRIVATE_KEYS = range(20000, 20100)
-UNKNOWN_KEY = -1
+KNOWN_KEYS = frozenset(map(int, Api))
+UNKNOWN_KEY = -1  # noise from the wire shares one counter
 
 # Where the bytes of a peer go that is no longer listened to.
 DISCARD = memoryview(bytearray(64 * 1024))
@@ -238,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outstanding_bytes += len(frame)
 
     def _count(self, api_key: int) -> None:
-        if not (0 <= api_key <= LARGEST_COUNTED_KEY or api_key in PRIVATE_KEYS):
+        if api_key not in KNOWN_KEYS:
             api_key = UNKNOWN_KEY
         requests_total = self._counters.requests_total
         requests_total[api_key] = requests_total.get(api_key, 0) + 1

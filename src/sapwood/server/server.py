@@ -8,8 +8,9 @@ import os
 import socket
 from collections import Counter
 
-from sapwood.server.connection import Connection
+from sapwood.server.connection import UNKNOWN_KEY, Connection
 from sapwood.server.types import Counters, Handler, Limits, Listener
+from sapwood.wire.apis import Api
 
 log = logging.getLogger("sapwood.server")
 
@@ -76,6 +77,25 @@ class Server:
                 listener.advertised_port or port,
             )
         return answer
+
+    def metrics(self) -> dict[str, float]:
+        """What this server counts, under the names of metrics."""
+        counters = self.counters
+        found: dict[str, float] = {
+            "kafka_server_socket_server_metrics_connection_count": len(self.connections),
+            "sapwood_connections_total": counters.connections_total,
+            "sapwood_connections_refused_total": counters.connections_refused_total,
+            "sapwood_connections_idle_closed_total": counters.idle_closed_total,
+            "sapwood_connections_slow_closed_total": counters.slow_closed_total,
+            "sapwood_malformed_requests_total": counters.malformed_total,
+            "sapwood_handler_errors_total": counters.handler_errors_total,
+            "sapwood_received_bytes_total": counters.received_bytes_total,
+            "sapwood_sent_bytes_total": counters.sent_bytes_total,
+        }
+        for key, count in counters.requests_total.items():
+            name = Api(key).name.lower() if key != UNKNOWN_KEY else "unknown"
+            found[f"sapwood_requests_{name}_total"] = count
+        return found
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Stop accepting and reading, let answers finish for a while, close everything."""
