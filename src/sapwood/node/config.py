@@ -1,7 +1,6 @@
 """A node's settings: defaults, then a TOML file, then SAPWOOD_* variables, then flags."""
 
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
@@ -101,6 +100,8 @@ def load(
 
 
 def _read(path: str) -> dict[str, Any]:
+    import tomllib  # most nodes start without a file
+
     try:
         with open(path, "rb") as file:
             raw = tomllib.load(file)
