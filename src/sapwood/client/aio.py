@@ -107,9 +107,17 @@ class AsyncKafkaClient:
         names = None if topics is None else list(topics)
         return await self._wait(self.core.metadata(names, self.now_ms()))
 
-    async def request(self, api: Api, message: Struct, target: Target = AnyNode()) -> Struct:  # noqa: B008
+    async def request(
+        self,
+        api: Api,
+        message: Struct,
+        target: Target = AnyNode(),  # noqa: B008
+        *,
+        max_version: int | None = None,
+    ) -> Struct:
         """Any request, in the highest common version; errors in the answer are the caller's."""
-        return await self._wait(self.core.request(api, message, target, self.now_ms()))
+        ticket = self.core.request(api, message, target, max_version, self.now_ms())
+        return await self._wait(ticket)
 
     async def list_offsets(
         self, wanted: Mapping[TopicPartition, int]

@@ -106,9 +106,17 @@ class KafkaClient:
         names = None if topics is None else list(topics)
         return self._wait(self.core.metadata(names, self.now_ms()))
 
-    def request(self, api: Api, message: Struct, target: Target = AnyNode()) -> Struct:  # noqa: B008
+    def request(
+        self,
+        api: Api,
+        message: Struct,
+        target: Target = AnyNode(),  # noqa: B008
+        *,
+        max_version: int | None = None,
+    ) -> Struct:
         """Any request, in the highest common version; errors in the answer are the caller's."""
-        return self._wait(self.core.request(api, message, target, self.now_ms()))
+        ticket = self.core.request(api, message, target, max_version, self.now_ms())
+        return self._wait(ticket)
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int]

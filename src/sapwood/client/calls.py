@@ -54,6 +54,7 @@ class Call(Generic[T]):
     ticket: Ticket[T]
     started_ms: float
     deadline_ms: float
+    max_version: int | None = None
     attempts: int = 0
     seen_moment: int | None = None  # of the view that didn't know the target
     not_before_ms: float = 0.0
@@ -110,8 +111,11 @@ class Router:
             self._answered(call, answer, now_ms)
 
         timeout_ms = min(float(self._config.request_timeout_ms), call.deadline_ms - now_ms)
+        exchange = Exchange(
+            call.api, call.message, answered, timeout_ms, max_version=call.max_version
+        )
         try:
-            connection.submit(Exchange(call.api, call.message, answered, timeout_ms), now_ms)
+            connection.submit(exchange, now_ms)
         except (KafkaError, TypeError, ValueError, AttributeError, OverflowError) as error:
             # The message can't be encoded, or not for this broker: that is the caller's to know.
             self._effects.fail(call.ticket, error)

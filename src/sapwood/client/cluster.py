@@ -160,7 +160,9 @@ class ClusterView:
         # During an election partitions have no leader for a while: look again, ever slower.
         is_complete = all(self._is_complete(name) for name in self._wanted)
         self._fruitless = 0 if is_complete else self._fruitless + 1
-        if is_complete and self._wanted.keys() <= set(asked):
+        if not is_complete:
+            self._stale = True
+        elif self._wanted.keys() <= set(asked):
             self._stale = False
 
     def leader(self, topic: str, partition: int) -> Partition | None:

@@ -46,6 +46,7 @@ class Exchange:
     on_answer: OnAnswer
     timeout_ms: float
     is_answered: bool = True  # Produce with acks=0 is not
+    max_version: int | None = None
     version: int = -1
     correlation_id: int = -1
     deadline_ms: float = 0.0
@@ -88,7 +89,7 @@ class Connection:
 
     def submit(self, exchange: Exchange, now_ms: float) -> None:
         """The connection must be READY. Raises KafkaError if the broker has no common version."""
-        self._send(exchange, self._version_of(exchange.api), now_ms)
+        self._send(exchange, self._version_of(exchange.api, exchange.max_version), now_ms)
 
     def get_buffer(self, size_hint: int) -> memoryview:
         return self._frames.get_buffer(size_hint)
@@ -127,15 +128,15 @@ class Connection:
         common = max(lowest, theirs[0]), min(highest, theirs[1], _HIGHEST_VERSION.get(api, highest))
         return common if common[0] <= common[1] else None
 
-    def _version_of(self, api: Api) -> int:
+    def _version_of(self, api: Api, max_version: int | None) -> int:
         common = self.versions_of(api)
-        if common is None:
+        if common is None or (max_version is not None and max_version < common[0]):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"the broker at {self.address} doesn't serve {api.name} in a version that this "
                 "client knows: upgrade one of them",
             )
-        return common[1]
+        return common[1] if max_version is None else min(common[1], max_version)
 
     def _send(self, exchange: Exchange, version: int, now_ms: float) -> None:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF

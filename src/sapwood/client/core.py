@@ -57,7 +57,6 @@ class _MetadataAsk(NamedTuple):
 
     ticket: Ticket[Metadata]
     topics: list[str] | None
-    is_refresh: bool
 
 
 class ClientCore:
@@ -149,12 +148,14 @@ class ClientCore:
         """All topics if None; never creates one."""
         return self._ask(topics, self.config.api_timeout_ms, now_ms)
 
-    def request(self, api: Api, message: Struct, target: Target, now_ms: float) -> Ticket[Struct]:
-        """Any request at all, in the highest version that the broker and we know."""
+    def request(
+        self, api: Api, message: Struct, target: Target, max_version: int | None, now_ms: float
+    ) -> Ticket[Struct]:
+        """Any request at all, in the highest version that the broker, we and the caller know."""
         ticket: Ticket[Struct] = Ticket()
         deadline_ms = now_ms + self.config.api_timeout_ms
         self._router.submit(
-            Call(api, message, target, lambda answer: answer, ticket, now_ms, deadline_ms)
+            Call(api, message, target, lambda it: it, ticket, now_ms, deadline_ms, max_version)
         )
         return ticket
 
@@ -187,7 +188,6 @@ class ClientCore:
     ) -> None:
         if self._closed is not None:
             raise self._closed
-        self.view.want(topic.name)
         self.producer.append(topic, record, partition, delivery, now_ms)
 
     def list_offsets(
@@ -251,7 +251,6 @@ class ClientCore:
         now_ms: float,
         *,
         create: bool = False,
-        is_refresh: bool = False,
     ) -> Ticket[Metadata]:
         ticket: Ticket[Metadata] = Ticket()
         message = metadata_request(topics, create)
@@ -259,7 +258,7 @@ class ClientCore:
         self._router.submit(
             Call(Api.METADATA, message, AnyNode(), read_metadata, ticket, now_ms, deadline_ms)
         )
-        self._asks.append(_MetadataAsk(ticket, topics, is_refresh))
+        self._asks.append(_MetadataAsk(ticket, topics))
         return ticket
 
     def _learn(self, now_ms: float) -> None:
@@ -269,17 +268,19 @@ class ClientCore:
                 self._asks.append(ask)
             elif ask.ticket.error is None:
                 self.view.apply(ask.ticket.result(), now_ms, ask.topics)
-            elif ask.is_refresh:
+            else:
                 self.view.failed(now_ms)
 
     def _refresh_is_due(self, now_ms: float) -> bool:
-        is_under_way = any(each.is_refresh for each in self._asks)
-        return not is_under_way and self.view.refresh_at_ms() <= now_ms
+        if self.view.refresh_at_ms() > now_ms:
+            return False
+        wanted = set(self.view.wanted)
+        return not any(each.topics is None or wanted.issubset(each.topics) for each in self._asks)
 
     def _refresh(self, now_ms: float) -> None:
         if self._refresh_is_due(now_ms):
             timeout_ms = self.config.request_timeout_ms
-            self._ask(self.view.wanted, timeout_ms, now_ms, is_refresh=True)
+            self._ask(self.view.wanted, timeout_ms, now_ms)
 
     def _check_topics(self, now_ms: float) -> None:
         still: list[_TopicWait] = []
