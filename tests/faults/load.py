@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.helpers import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_FLIGHT = 500
+PATIENCE_S = 30
 
 
 class ProducerProcess:
@@ -135,11 +137,12 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> Iterator[Entry]:
 
 
 def _read_partition(consumer: Consumer) -> Iterator[Entry]:
-    while True:
-        messages: list[Any] = consumer.consume(10_000, 30)
-        if not messages:
-            raise TimeoutError("the end of the partition didn't come")
+    """Up to the end of the partition, which comes as an event of its own."""
+    quiet_since = time.monotonic()
+    while time.monotonic() < quiet_since + PATIENCE_S:
+        messages: list[Any] = consumer.consume(10_000, 0.1)
         for message in messages:
+            quiet_since = time.monotonic()
             error = message.error()
             if error is None:
                 name, _, number = message.value().decode().partition(":")
@@ -148,6 +151,7 @@ def _read_partition(consumer: Consumer) -> Iterator[Entry]:
                 return
             else:
                 raise RuntimeError(str(error))
+    raise TimeoutError("the end of the partition didn't come")
 
 
 if __name__ == "__main__":

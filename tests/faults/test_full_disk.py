@@ -1,6 +1,7 @@
 """A disk that fills up, made of a small tmpfs (needs root, as in a container)."""
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +47,8 @@ class FullDisk:
         self.acknowledged = 0
 
     def write(self) -> None:
-        self.judge.produce("filling", [Message(b"%06d" % self.acknowledged + VALUE)])
+        """One record, without the client's own patience."""
+        self.judge.produce("filling", [Message(b"%06d" % self.acknowledged + VALUE)], retries=0)
         self.acknowledged += 1
 
     def fill_up(self) -> int:
@@ -84,6 +86,15 @@ def test_a_full_disk_refuses_writes_keeps_what_was_acknowledged_and_recovers_whe
     eventually(writes_again)
     full.write()
     assert full.read() == full.expected()
+
+
+def test_a_client_that_retries_only_waits_until_there_is_room(full: FullDisk) -> None:
+    assert full.fill_up() == KAFKA_STORAGE_ERROR
+    patient = threading.Thread(target=full.judge.produce, args=("filling", [Message(VALUE)]))
+    patient.start()
+    full.ballast.unlink()
+    patient.join(60)
+    assert len(full.judge.consume("filling", full.acknowledged + 1)) == full.acknowledged + 1
 
 
 def test_a_node_that_is_killed_on_a_full_disk_comes_back_with_all_it_acknowledged(

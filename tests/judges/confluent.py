@@ -59,6 +59,7 @@ class Confluent:
         partition: int = 0,
         codec: str = "none",
         idempotent: bool = False,
+        retries: int = 2**31 - 1,
     ) -> None:
         producer = Producer(
             {
@@ -67,6 +68,7 @@ class Confluent:
                 "enable.idempotence": idempotent,
                 "message.max.bytes": 100_000_000,
                 "message.timeout.ms": TIMEOUT_S * 1000,
+                "retries": retries,
             }
         )
         refused: list[RefusedError] = []
