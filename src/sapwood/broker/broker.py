@@ -149,12 +149,15 @@ class Broker:
         config: BrokerConfig,
         disk: Disk,
         data_dir: str,
+        *,
         now_ms: Callable[[], int] = wall_clock_ms,
+        server_metrics: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self._config = config
         self._disk = disk
         self._data_dir = data_dir
         self._now_ms = now_ms
+        self._server_metrics = server_metrics
         self._state: BrokerState | None = None
         self._upkeep: asyncio.Task[None] | None = None
 
@@ -176,6 +179,7 @@ class Broker:
             producer_ids=ProducerIds(store),
             data_dir=self._data_dir,
             now_ms=self._now_ms,
+            server_metrics=self._server_metrics,
         )
         replicas.remove_files(store.image.deleted_topics)
         for topic in store.image.topics.values():
@@ -183,6 +187,11 @@ class Broker:
         await replicas.settle()
         await self._register()
         self._upkeep = asyncio.create_task(self._keep_up())
+
+    def release_waiters(self) -> None:
+        """Answer the fetches that wait for more: a stop need not wait for them."""
+        for waiter in list(self.state.fetch_waiters):
+            waiter.answer()
 
     async def stop(self) -> None:
         if self._upkeep is not None:

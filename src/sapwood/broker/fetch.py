@@ -28,7 +28,7 @@ def fetch(
     topics = attempt.read()
     if attempt.is_enough or message.max_wait <= 0:
         return _encode(request, ErrorCode.NONE, topics)
-    if state.fetch_waiters >= state.config.max_fetch_waiters:
+    if len(state.fetch_waiters) >= state.config.max_fetch_waiters:
         return _encode(request, ErrorCode.NONE, topics)
     return _Waiter(attempt).future
 
@@ -182,8 +182,8 @@ class _Waiter:
         self._partitions = attempt.partitions
         for partition in self._partitions:
             partition.listen(self)
-        self._timer = loop.call_later(min(message.max_wait, MAX_WAIT_MS) / 1000, self._answer)
-        attempt.state.fetch_waiters += 1
+        self._timer = loop.call_later(min(message.max_wait, MAX_WAIT_MS) / 1000, self.answer)
+        attempt.state.fetch_waiters.add(self)
         self.future.add_done_callback(self._forget)
 
     def committed(self, partition: Partition, size_bytes: int) -> None:
@@ -192,15 +192,15 @@ class _Waiter:
             # Not at once: other partitions may commit in the same turn of the loop, and one
             # response then carries them all.
             self._ready = True
-            self._loop.call_soon(self._answer)
+            self._loop.call_soon(self.answer)
 
-    def _answer(self) -> None:
+    def answer(self) -> None:
         if not self.future.done():
             topics = self._attempt.read()
             self.future.set_result(_encode(self._attempt.request, ErrorCode.NONE, topics))
 
     def _forget(self, _: object) -> None:
         self._timer.cancel()
-        self._attempt.state.fetch_waiters -= 1
+        self._attempt.state.fetch_waiters.discard(self)
         for partition in self._partitions:
             partition.unlisten(self)

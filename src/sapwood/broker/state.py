@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sapwood.broker.store import MetadataStore, ProducerIds
 from sapwood.metadata import configs
@@ -32,6 +33,13 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class FetchWaiter(Protocol):
+    """A fetch that waits for more to be committed."""
+
+    def answer(self) -> None:
+        """Answer with what there is."""
+
+
 @dataclass(slots=True)
 class BrokerState:
     config: BrokerConfig
@@ -40,7 +48,8 @@ class BrokerState:
     producer_ids: ProducerIds
     data_dir: str
     now_ms: Callable[[], int]
-    fetch_waiters: int = 0
+    server_metrics: Callable[[], dict[str, float]]
+    fetch_waiters: set[FetchWaiter] = field(default_factory=set)
 
     @property
     def image(self) -> Image:
@@ -112,7 +121,8 @@ class BrokerState:
             "kafka_server_replicamanager_offlinereplicacount": float(len(offline)),
             "kafka_log_log_size": float(sum(p.log.size_bytes for p in partitions)),
             "sapwood_partitions_offline_total": float(self.replicas.offline_total),
-            "sapwood_fetch_waiters": float(self.fetch_waiters),
+            "sapwood_fetch_waiters": float(len(self.fetch_waiters)),
+            **self.server_metrics(),
         }
 
     def address(self, node: Node, listener: str) -> tuple[str, int]:

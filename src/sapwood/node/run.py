@@ -97,6 +97,7 @@ class Node:
                 logger.info("stopping")
             finally:
                 ready.remove(self._directory)
+                broker.release_waiters()
                 await server.close(self._config.stop_grace_s)
                 await broker.stop()
             logger.info("stopped")
@@ -131,6 +132,7 @@ class Node:
                 ),
                 OsDisk(),
                 str(self._directory),
+                server_metrics=server.metrics,
             )
             await broker.start()
             # What lives as long as the node needn't be looked at by the garbage collector.

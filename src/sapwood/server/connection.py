@@ -133,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._arrived.clear()
-        self._outstanding.clear()
+        self._forget_answers()
         self._ready.clear()
         if self._admitted:
             self._forget(self)
@@ -333,5 +333,12 @@ class Connection(asyncio.BufferedProtocol):
         self._write()
         self.closed = True
         self._arrived.clear()
-        self._outstanding.clear()
+        self._forget_answers()
         self._transport.close()
+
+    def _forget_answers(self) -> None:
+        """Nobody waits for them any more: they need not hold memory till their time."""
+        for answer, _ in self._outstanding:
+            if isinstance(answer, asyncio.Future):
+                answer.cancel()
+        self._outstanding.clear()

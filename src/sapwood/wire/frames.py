@@ -115,21 +115,22 @@ def response_frame(api: int, version: int, correlation_id: int, body: list[Buffe
 class FrameBuffer:
     """Cuts a stream into frames; made for asyncio.BufferedProtocol.
 
-    Bytes are received into a buffer that all connections take from one pool, so that an idle
-    connection holds none. What is whole is copied out: a frame owns its memory. A frame that is
-    not whole yet gets memory of its own, into which the rest is received directly and which
+    Bytes are received into a buffer that all connections take from one pool, so that an idle or a
+    slow connection holds none. What is whole is copied out: a frame owns its memory. A frame that
+    is not whole yet gets memory of its own, into which the rest is received directly and which
     grows with what has arrived, whatever length was announced.
     """
 
     RECEIVE_SIZE = 64 * 1024
     _pool: list[bytearray] = []
     _POOL_SIZE = 16
+    _SMALLEST = 1024
     _GROWTH = 4
 
     def __init__(self, limit: int = DEFAULT_FRAME_LIMIT) -> None:
         self.limit = limit
         self._receiving: bytearray | None = None
-        self._filled = 0  # bytes of `_receiving` that are the start of a length
+        self._length_start = b""  # up to three bytes of a length
         self._frame: bytearray | None = None
         self._frame_size = 0
         self._frame_filled = 0
@@ -147,7 +148,8 @@ class FrameBuffer:
         if self._receiving is None:
             pool = FrameBuffer._pool
             self._receiving = pool.pop() if pool else bytearray(self.RECEIVE_SIZE)
-        return memoryview(self._receiving)[self._filled :]
+            self._receiving[: len(self._length_start)] = self._length_start
+        return memoryview(self._receiving)[len(self._length_start) :]
 
     def received(self, count: int) -> list[memoryview]:
         """Note that `count` bytes were received; the frames that are whole now."""
@@ -157,13 +159,18 @@ class FrameBuffer:
                 return []
             frame, self._frame = memoryview(self._frame), None
             return [frame]
-        if self._receiving is None:
+        buffer, self._receiving = self._receiving, None
+        if buffer is None:
             return []
-        return self._cut(self._receiving, self._filled + count)
+        frames = self._cut(buffer, len(self._length_start) + count)
+        if len(FrameBuffer._pool) < self._POOL_SIZE:
+            FrameBuffer._pool.append(buffer)
+        return frames
 
     def _cut(self, buffer: bytearray, end: int) -> list[memoryview]:
         frames: list[memoryview] = []
         position = 0
+        self._length_start = b""
         while end - position >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(buffer, position)
             if not 0 <= size <= self.limit:
@@ -171,23 +178,15 @@ class FrameBuffer:
             position += _LENGTH.size
             whole = position + size
             if whole > end:
-                # What has arrived of it fits: it came through a buffer of the same size.
-                self._start_frame(buffer, position, end, size)
-                position = end
-                break
+                self._start_frame(memoryview(buffer)[position:end], size)
+                return frames
             frames.append(memoryview(buffer[position:whole]))
             position = whole
-        self._filled = end - position
-        if self._filled:
-            buffer[: self._filled] = buffer[position:end]
-        else:
-            self._receiving = None
-            if len(FrameBuffer._pool) < self._POOL_SIZE:
-                FrameBuffer._pool.append(buffer)
+        self._length_start = bytes(buffer[position:end])
         return frames
 
-    def _start_frame(self, buffer: bytearray, start: int, end: int, size: int) -> None:
+    def _start_frame(self, arrived: memoryview, size: int) -> None:
         self._frame_size = size
-        self._frame_filled = end - start
-        self._frame = bytearray(min(size, self.RECEIVE_SIZE))
-        self._frame[: self._frame_filled] = memoryview(buffer)[start:end]
+        self._frame_filled = len(arrived)
+        self._frame = bytearray(min(size, max(self._SMALLEST, self._GROWTH * len(arrived))))
+        self._frame[: len(arrived)] = arrived
