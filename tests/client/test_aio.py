@@ -43,7 +43,7 @@ async def everything(
 @pytest.mark.parametrize("compression", list(Compression))
 def test_records_come_back_as_they_were_sent(bootstrap: str, compression: Compression) -> None:
     async def work(client: AsyncKafkaClient) -> None:
-        topic = await new_topic(client)
+        topic = await new_topic(client, retention_ms="-1")
         headers = (("a", b"1"), ("a", None), ("ö", b"\xff"))
         sent: list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]] = [
             (None, b"value", ()), (b"key", None, headers), (b"", b"", ()), (b"k", b"x" * 5000, ()),
@@ -313,7 +313,7 @@ def test_an_offset_that_is_gone_is_an_error_unless_chosen_otherwise(bootstrap: s
 
 def test_offsets_are_found_by_time(bootstrap: str) -> None:
     async def work(client: AsyncKafkaClient) -> None:
-        topic = await new_topic(client)
+        topic = await new_topic(client, retention_ms="-1")
         for number in range(10):
             await client.send(topic, b"", timestamp_ms=1_000_000 + number * 1000)
         await client.flush()

@@ -25,7 +25,7 @@ def client(bootstrap: str) -> Iterator[KafkaClient]:
 @pytest.fixture
 def topic(client: KafkaClient) -> str:
     name = unique("blocking")
-    client.create_topics([NewTopic(name, 2)])
+    client.create_topics([NewTopic(name, 2, configs={"retention.ms": "-1"})])
     return name
 
 
