@@ -37,7 +37,6 @@ _HEADER = struct.Struct(">IIBBHq")
 # entries that are known to be good.
 PEEK = struct.Struct(">I4xqq15xi")
 PEEK_START = 4
-PEEK_END = PEEK_START + PEEK.size
 
 _HEADERS_CHUNK = 8 << 10
 _WHOLE_CHUNK = 1 << 20

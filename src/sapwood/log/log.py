@@ -40,7 +40,7 @@ class Log:
         self._segments = SegmentList(found.segments)
         self._snapshots = SnapshotWriter(disk, directory)
         self._sync = LogSync(
-            disk, directory, found.durable_end, found.unsynced, self._snapshots.write_durable
+            disk, directory, found.durable_end, found.unsynced, self._snapshots.write
         )
         self._closed = False
 
@@ -215,12 +215,12 @@ class Log:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
         if offset >= self.end_offset:
             return
+        self._sync.synced_now(self._segments.active)
         segment = next(self._segments.from_offset(offset))
         position = segment.position_of(offset)
         state = self._state.state
         # From here on a snapshot of what is cut doesn't count, even if a crash brings it back.
         self._state.change_now(
-            start_offset=self.start_offset,
             durable_end=min(state.durable_end, offset),
             timeline=state.timeline + 1,
             cut_offset=offset,
@@ -249,14 +249,21 @@ class Log:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
         self.start_offset = offset
         self._epochs.advance(offset)
+        if self._segments.holds_before(offset):
+            # What is deleted can't be replayed any more.
+            self._take_snapshot()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def durable(synced: asyncio.Future[int]) -> None:
             error = synced.exception()
+            if error is None and self._closed:
+                error = LogClosed(f"{self.directory} was closed")
             if error is not None:
                 _settle(done, error)
                 return
-            written = self._state.change(start_offset=self.start_offset)
+            self._snapshots.write(self.durable_end)
+            secure = self._snapshots.make_durable()
+            written = self._state.change(first=secure, start_offset=self.start_offset)
             written.add_done_callback(lambda it: self._start_written(offset, it, done))
 
         # With flush=os the log itself may not be durable up to there: it must never be found to
@@ -315,8 +322,9 @@ class Log:
                 active.file.truncate(active.size)
                 self._sync.synced_now(active)
                 active.save_index()
+                self._state.close(self.start_offset)
                 self._take_snapshot()
-                self._snapshots.write_durable(self.durable_end)
+                self._snapshots.write(self.durable_end)
         finally:
             for segment in self._segments:
                 segment.release()

@@ -59,14 +59,13 @@ def recover(
     state = StateFile.load(disk, directory, disk.list(directory))
     finish_swap(disk, directory, state)
     bases = _segments_from_start(disk, directory, state)
-    start_offset = state.state.start_offset if state.written else (bases[0] if bases else 0)
+    start_offset = state.state.start_offset
     durable_end = max(durable_end, state.state.durable_end, start_offset)
-    if not bases:
+    if not bases or bases[0] > max(start_offset, state.state.cleaned_end):
         if durable_end > start_offset:
-            raise CorruptLog(directory, 0, f"no segments, but offset {durable_end} was durable")
+            raise CorruptLog(directory, 0, f"no segment with offset {start_offset} is left")
+        _remove_segments(disk, directory, bases)
         bases = [start_offset]
-    if bases[0] > max(start_offset, state.state.cleaned_end):
-        raise CorruptLog(directory, 0, f"offsets {start_offset} to {bases[0]} are missing")
     segments = [Segment(disk, cache, directory, b, config.index_interval_bytes) for b in bases]
     recovered = Recovered(segments, state, start_offset, durable_end)
     try:
@@ -102,7 +101,9 @@ def replay(disk: Disk, directory: str, log: Recovered, now_ms: int) -> None:
     """Producers and epochs: the newest snapshot, and the headers behind it."""
     found = snapshot.newest(disk, directory, log.segments[-1].end_offset, log.state.state)
     producers, epochs, offset = ProducerTable(), EpochList(), 0
-    if found is not None:
+    # Between an old snapshot and a log whose front was deleted batches are missing: to expect a
+    # producer where it was then would refuse what it sends now.
+    if found is not None and found.offset >= log.segments[0].base_offset:
         producers, epochs, offset = found.producers, found.epochs, found.offset
     for segment in log.segments:
         if segment.end_offset <= offset:
@@ -140,9 +141,8 @@ def _segments_from_start(disk: Disk, directory: str, state: StateFile) -> list[i
     names = disk.list(directory)
     bases = [int(name[:20]) for name in names if name.endswith(LOG_SUFFIX)]
     doomed = [name for name in names if unfinished(name) or name.endswith(CLEANED_SUFFIX)]
-    if state.written:
-        while len(bases) > 1 and bases[1] <= state.state.start_offset:
-            doomed.append(f"{bases.pop(0):020d}{LOG_SUFFIX}")
+    while len(bases) > 1 and bases[1] <= state.state.start_offset:
+        doomed.append(f"{bases.pop(0):020d}{LOG_SUFFIX}")
     stems = {f"{base:020d}" for base in bases}
     doomed += [n for n in names if n.endswith(INDEX_SUFFIX) and n[:20] not in stems]
     if doomed:
@@ -151,6 +151,15 @@ def _segments_from_start(disk: Disk, directory: str, state: StateFile) -> list[i
         for name in doomed:
             disk.remove(f"{directory}/{name}")
     return bases
+
+
+def _remove_segments(disk: Disk, directory: str, bases: list[int]) -> None:
+    """Durably remove segments of which nothing was durable."""
+    for base in reversed(bases):
+        for suffix in (INDEX_SUFFIX, LOG_SUFFIX):
+            disk.remove(f"{directory}/{base:020d}{suffix}")
+    if bases:
+        disk.sync_dir(directory)
 
 
 def _open_closed(disk: Disk, segment: Segment, end_offset: int, cleaned_end: int) -> None:
@@ -255,9 +264,6 @@ def _cut(disk: Disk, directory: str, segment: Segment, following: list[Segment])
         segment.path,
         segment.end_offset,
     )
-    for later in reversed(following):
-        disk.remove(later.index_path)
-        disk.remove(later.path)
-    disk.sync_dir(directory)
+    _remove_segments(disk, directory, [later.base_offset for later in following])
     segment.file.truncate(segment.size)
     segment.file.sync()

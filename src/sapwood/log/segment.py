@@ -16,8 +16,8 @@ from sapwood.log.cache import SegmentCache
 from sapwood.log.clock import wall_ms
 from sapwood.log.entry import (
     HEADER_SIZE,
+    HEADERS_SIZE,
     PEEK,
-    PEEK_END,
     PEEK_START,
     BadEntry,
     Entry,
@@ -244,10 +244,12 @@ class Segment:
         reached = False
         while position < stop:
             local = position - origin
-            if local + PEEK_END > len(data):
+            if local + HEADERS_SIZE > len(data):
                 if found:
                     break
-                data = self._pread(file, max(max_bytes, 0) + self._interval + PEEK_END, position)
+                data = self._pread(
+                    file, max(max_bytes, 0) + self._interval + HEADERS_SIZE, position
+                )
                 origin, local = position, 0
             if position < trusted_end:
                 length, hlc, base_offset, delta = _peek(data, local + PEEK_START)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -68,7 +69,8 @@ class SnapshotWriter:
         self._directory = directory
         self._bytes = 0
         self._batches = 0
-        self._pending: tuple[int, bytes] | None = None
+        self._pending: dict[int, bytes] = {}
+        self._newest: int | None = None
 
     def appended(self, size: int) -> bool:
         """Count a batch; True if a snapshot is due."""
@@ -78,23 +80,41 @@ class SnapshotWriter:
 
     def take(self, snapshot: Snapshot) -> None:
         self._bytes = self._batches = 0
-        self._pending = (snapshot.offset, snapshot.encode())
+        self._pending[snapshot.offset] = snapshot.encode()
 
     def forget(self) -> None:
-        self._pending = None
+        self._pending.clear()
 
-    def write_durable(self, durable_end: int) -> None:
-        """Write what was taken if the log is durable up to there. Best effort."""
-        if self._pending is None or self._pending[0] > durable_end:
+    def write(self, durable_end: int) -> None:
+        """Write the newest that was taken within the durable part of the log. Best effort."""
+        ready = [offset for offset in self._pending if offset <= durable_end]
+        if not ready:
             return
-        offset, data = self._pending
-        self._pending = None
+        offset = max(ready)
+        data = self._pending[offset]
+        for done in ready:
+            del self._pending[done]
         try:
             replace(self._disk, _path(self._directory, offset), [data], durable=False)
+            self._newest = offset
             for stale in _offsets(self._disk, self._directory)[:-_KEPT]:
                 self._disk.remove(_path(self._directory, stale))
         except OSError as error:
             logger.warning("no snapshot of %s was written: %s", self._directory, error)
+
+    def make_durable(self) -> Callable[[], None]:
+        """Work to be done off the loop: sync what was written last."""
+        path = None if self._newest is None else _path(self._directory, self._newest)
+
+        def sync() -> None:
+            if path is not None and self._disk.exists(path):
+                file = self._disk.open(path)
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+
+        return sync
 
 
 def newest(disk: Disk, directory: str, end_offset: int, state: LogState) -> Snapshot | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -55,8 +56,7 @@ class StateFile:
         self._directory = directory
         self._number = number
         self._stale = [number] if state is not None else []
-        self.written = state is not None
-        """False for a log that never needed one."""
+        self._under_way = 0
         self.state = state or LogState()
 
     @classmethod
@@ -76,20 +76,40 @@ class StateFile:
         it._stale = numbers
         return it
 
-    def change(self, **changes: object) -> asyncio.Future[None]:
-        """Change at once in memory; the future tells when on disk."""
+    def change(
+        self, *, first: Callable[[], None] | None = None, **changes: object
+    ) -> asyncio.Future[None]:
+        """Change at once in memory; the future tells when on disk.
+
+        `first` is done off the loop before the change is written.
+        """
         write = self._prepare(changes)
-        future = self._disk.offload(write)
-        future.add_done_callback(_retrieve)
+
+        def work() -> None:
+            if first is not None:
+                first()
+            write()
+
+        self._under_way += 1
+        future = self._disk.offload(work)
+        future.add_done_callback(self._finished)
         return future
 
     def change_now(self, **changes: object) -> None:
         """Change in memory and on disk before this returns."""
         self._prepare(changes)()
 
+    def close(self, start_offset: int) -> None:
+        """Leave nothing behind that could still change what the next one finds."""
+        if self._under_way or self.state.start_offset != start_offset:
+            self.change_now(start_offset=start_offset)
+
+    def _finished(self, future: asyncio.Future[None]) -> None:
+        self._under_way -= 1
+        future.exception()  # whoever asked for the change may not be waiting for it
+
     def _prepare(self, changes: dict[str, object]) -> _Write:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
-        self.written = True
         self._number += 1
         stale, self._stale = self._stale, [self._number]
         return _Write(self._disk, self._directory, self._number, self.state, stale)
@@ -121,9 +141,3 @@ def _decode(path: str, data: bytes) -> LogState:
         # It was synced before it got its name, so no crash explains this.
         raise CorruptLog(path, 0, "the log's state file is damaged or of an unknown version")
     return msgspec.json.decode(body, type=LogState)
-
-
-def _retrieve(future: asyncio.Future[None]) -> None:
-    """Whoever asked for the change may not be waiting for it."""
-    if not future.cancelled():
-        future.exception()

@@ -49,6 +49,7 @@ class LogSync:
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self.failed is not None:
             waiter.set_exception(self.failed)
+            waiter.exception()
         elif self.durable_end >= active.end_offset:
             waiter.set_result(self.durable_end)
         else:
@@ -70,7 +71,7 @@ class LogSync:
             it.end_offset = min(it.end_offset, self.durable_end)
 
     def synced_now(self, active: Segment) -> None:
-        """Blocking, for closing."""
+        """Blocking, for closing and truncating."""
         for segment in (*self._unsynced, active):
             try:
                 segment.file.sync()
@@ -106,9 +107,7 @@ class LogSync:
         if self.failed is None:
             for segment in it.closed:
                 self._unsynced.pop(segment, None)
-            if it.end_offset > self.durable_end:
-                self.durable_end = it.end_offset
-                self._on_durable(self.durable_end)
+            self.durable_end = max(self.durable_end, it.end_offset)
         for waiter in it.waiters:
             if waiter.done():
                 continue
@@ -116,6 +115,9 @@ class LogSync:
                 waiter.set_result(self.durable_end)
             else:
                 waiter.set_exception(self.failed)
+                waiter.exception()  # the log remembers it, so nobody has to retrieve it
+        if self.failed is None:
+            self._on_durable(self.durable_end)
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:
