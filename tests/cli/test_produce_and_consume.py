@@ -178,7 +178,7 @@ def test_mistakes_are_one_line_that_says_what_is_wrong(bootstrap: str, topic: st
     assert "not a topic name" in said("produce", "a/b", bootstrap=bootstrap, stdin=b"x\n")
     assert "offset 99" in said("consume", topic, "-o", "99", bootstrap=bootstrap)
     sapwood("topic", "alter", topic, "--config", "max.message.bytes=100", bootstrap=bootstrap)
-    assert "100" in said("produce", topic, bootstrap=bootstrap, stdin=bytes(200))
+    assert "max.message.bytes" in said("produce", topic, bootstrap=bootstrap, stdin=bytes(200))
     assert "no partition 5" in said("consume", topic, "-p", "5", bootstrap=bootstrap, fails=2)
     assert "-o soon" in said("consume", topic, "-o", "soon", bootstrap=bootstrap, fails=2)
     assert "%q" in said("consume", topic, "-f", "%q", bootstrap=bootstrap, fails=2)

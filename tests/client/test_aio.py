@@ -153,6 +153,21 @@ def test_every_acknowledgement_level_delivers(bootstrap: str, acks: int) -> None
     with_client(bootstrap, work, acks=acks, batch_bytes=1000)
 
 
+def test_leaving_sends_what_nobody_will_acknowledge(bootstrap: str) -> None:
+    topic = unique("unacknowledged")
+
+    async def write(client: AsyncKafkaClient) -> None:
+        for _ in range(5000):
+            await client.send(topic, bytes(1000))
+
+    async def read(client: AsyncKafkaClient) -> None:
+        found = client.consume({(topic, 0): 0}, stop_at={(topic, 0): 5000})
+        assert sum([1 async for _ in found]) == 5000
+
+    with_client(bootstrap, write, acks=0)
+    with_client(bootstrap, read)
+
+
 def test_a_record_that_the_broker_refuses_fails_alone(bootstrap: str) -> None:
     """Its batch's numbers are then missing at the broker; what is behind it is sent anew."""
 

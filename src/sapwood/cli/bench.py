@@ -65,7 +65,7 @@ def bench(
         ("consume", "MB/s", found["consume"]["megabytes_per_s"]),
     ]
     rows += [("latency", f"{name} ms", value) for name, value in found["latency_ms"].items()]
-    print_table(("", "", ""), rows)
+    print_table(("WORK", "UNIT", "VALUE"), rows)
 
 
 class _Work:

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from sapwood.client.admin import ConfigEntry, NewTopic, ResourceKind
 from sapwood.client.batches import Delivery, RecordMetadata
@@ -22,6 +22,8 @@ from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 
 T = TypeVar("T")
+
+_GOODBYE_S = 5.0
 
 __all__ = ["AnyNode", "AsyncDelivery", "AsyncKafkaClient", "Controller", "Leader", "Node"]
 
@@ -43,6 +45,12 @@ class _Link(asyncio.BufferedProtocol):
     def __init__(self, client: AsyncKafkaClient, number: int) -> None:
         self._client = client
         self._number = number
+        self.transport: asyncio.Transport | None = None
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._client.link_made(self._number, self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._client.core.get_buffer(self._number, sizehint)
@@ -52,8 +60,16 @@ class _Link(asyncio.BufferedProtocol):
         self._client.schedule()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self.gone.set_result(None)
         reason = str(exc) if exc else "the broker closed the connection"
         self._client.link_lost(self._number, reason)
+
+    def part(self, *, is_orderly: bool) -> None:
+        if self.transport is not None and is_orderly:
+            self.transport.close()
+        elif self.transport is not None:
+            self.transport.abort()
 
 
 class AsyncKafkaClient:
@@ -62,7 +78,8 @@ class AsyncKafkaClient:
     def __init__(self, bootstrap: str | Sequence[str], **options: Any) -> None:
         config = ClientConfig(bootstrap=parse_bootstrap(bootstrap), **options)
         self.core = ClientCore(config, random.random)
-        self._transports: dict[int, asyncio.Transport] = {}
+        self._links: dict[int, _Link] = {}
+        self._parting: list[_Link] = []
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._room: list[asyncio.Future[None]] = []
         self._step_is_due = False
@@ -99,6 +116,11 @@ class AsyncKafkaClient:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        parting, self._parting = self._parting, []
+        if parting:
+            await asyncio.wait([link.gone for link in parting], timeout=_GOODBYE_S)
+        for link in parting:
+            link.part(is_orderly=False)
 
     # Asking
 
@@ -242,11 +264,16 @@ class AsyncKafkaClient:
             self._step_is_due = True
             asyncio.get_running_loop().call_soon(self._step)
 
+    def link_made(self, number: int, link: _Link) -> None:
+        self._links[number] = link
+        self.core.opened(number, self.now_ms())
+        self.schedule()
+
     def link_lost(self, number: int, reason: str) -> None:
-        self._transports.pop(number, None)
+        self._links.pop(number, None)
+        self._parting = [link for link in self._parting if not link.gone.done()]
         self.core.lost(number, reason, self.now_ms())
-        if not asyncio.get_running_loop().is_closed():
-            self.schedule()
+        self.schedule()
 
     async def _wait(self, ticket: Ticket[T]) -> T:
         if not ticket.done:
@@ -281,28 +308,26 @@ class AsyncKafkaClient:
                 for future in ticket.waiters:
                     _wake(future)
             case Send(number, buffers):
-                transport = self._transports.get(number)
-                if transport is not None:
-                    transport.writelines(buffers)
+                link = self._links.get(number)
+                if link is not None and link.transport is not None:
+                    link.transport.writelines(buffers)
             case Connect(number, host, port):
                 self._connecting[number] = asyncio.ensure_future(self._open(number, host, port))
-            case Close(number):
+            case Close(number, is_orderly):
                 task = self._connecting.get(number)
                 if task is not None:
                     task.cancel()
-                transport = self._transports.pop(number, None)
-                if transport is not None:
-                    transport.abort()
+                link = self._links.pop(number, None)
+                if link is not None:
+                    self._parting.append(link)
+                    link.part(is_orderly=is_orderly)
 
     async def _open(self, number: int, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         try:
-            transport, _ = await loop.create_connection(lambda: _Link(self, number), host, port)
+            await loop.create_connection(lambda: _Link(self, number), host, port)
         except OSError as error:
             self.core.lost(number, str(error), self.now_ms())
-        else:
-            self._transports[number] = transport
-            self.core.opened(number, self.now_ms())
         finally:
             del self._connecting[number]
             self.schedule()

@@ -32,6 +32,7 @@ from sapwood.wire.codec import Struct
 T = TypeVar("T")
 
 _STEP_EVERY_MS = 5  # `send` looks after the sockets at least this often
+_GOODBYE_S = 5.0
 _RECEIVE_BYTES = 256 * 1024
 
 
@@ -284,9 +285,11 @@ class KafkaClient:
                         self._lose(link, str(error))
             case Connect(number, host, port):
                 self._connect(number, host, port)
-            case Close(number):
+            case Close(number, is_orderly):
                 link = self._links.pop(number, None)
                 if link is not None:
+                    if is_orderly:
+                        self._write_rest(link)
                     self._close_socket(link)
 
     def _connect(self, number: int, host: str, port: int) -> None:
@@ -344,6 +347,17 @@ class KafkaClient:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.unsent else 0)
         if self._selector.get_key(link.socket).events != events:
             self._selector.modify(link.socket, events, link)
+
+    def _write_rest(self, link: _Link) -> None:
+        """What acks=0 left unsent has nobody else to look after it."""
+        if link.socket is None or not link.is_open or not link.unsent:
+            return
+        try:
+            link.socket.settimeout(_GOODBYE_S)
+            for part in link.unsent:
+                link.socket.sendall(part)
+        except OSError:
+            pass  # nobody waits for it
 
     def _read(self, link: _Link) -> None:
         if link.socket is None:  # lost while its last event was being served

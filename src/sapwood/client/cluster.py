@@ -143,6 +143,9 @@ class ClusterView:
 
     def apply(self, metadata: Metadata, now_ms: float, asked: Sequence[str] | None) -> None:
         """`asked`: what the request named; None if it asked for all topics."""
+        if not metadata.brokers:
+            self.failed(now_ms)  # a broker that is just starting knows nobody, not even itself
+            return
         self.moment += 1
         self.brokers = metadata.brokers
         self.controller = metadata.controller

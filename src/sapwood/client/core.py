@@ -22,7 +22,7 @@ from sapwood.client.cluster import (
     read_metadata,
 )
 from sapwood.client.config import ClientConfig
-from sapwood.client.effects import Close, Effect, Effects, Ticket
+from sapwood.client.effects import Effect, Effects, Ticket
 from sapwood.client.errors import ClientClosed
 from sapwood.client.fetcher import Fetcher
 from sapwood.client.offsets import FoundOffset, delete_records, list_offsets
@@ -223,7 +223,7 @@ class ClientCore:
         if fetcher in self._fetchers:
             self._fetchers.remove(fetcher)
             fetcher.close(ClientClosed("the fetcher was closed"))
-            self._pool.close_lane(fetcher.lane, now_ms)
+            self._pool.close("the fetcher was closed", now_ms, fetcher.lane)
 
     def close(self, now_ms: float) -> None:
         """Everything that is still open fails; carry out the last effects with `poll`."""
@@ -233,11 +233,7 @@ class ClientCore:
         self.producer.close(closed)
         for fetcher in list(self._fetchers):
             self.stop_fetching(fetcher, now_ms)
-        reason = KafkaError(ErrorCode.NETWORK_EXCEPTION, str(closed))
-        for connection in list(self._pool.connections.values()):
-            self._effects.add(Close(connection.number))
-            connection.lost(reason, now_ms)
-        self._pool.connections.clear()
+        self._pool.close(str(closed), now_ms)
         self._scatterer.close(closed)
         self._router.close(closed)
         for wait in self._topic_waits:

@@ -48,7 +48,10 @@ class Send(NamedTuple):
 
 
 class Close(NamedTuple):
+    """`is_orderly`: what was given to send still goes out. Else whoever hangs there is cut off."""
+
     connection: int
+    is_orderly: bool
 
 
 class Settled(NamedTuple):

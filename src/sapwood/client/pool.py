@@ -96,15 +96,17 @@ class ConnectionPool:
         self.last_error = reason
         if connection.in_flight or connection.state is not State.READY:
             self._view.invalidate()  # an idle connection that is closed says nothing
-        self._effects.add(Close(number))
+        self._effects.add(Close(number, is_orderly=False))
         connection.lost(reason, now_ms)
 
-    def close_lane(self, lane: int, now_ms: float) -> None:
-        reason = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the fetcher was closed")
-        for connection in [each for each in self.connections.values() if each.lane == lane]:
-            del self.connections[connection.number]
-            self._effects.add(Close(connection.number))
-            connection.lost(reason, now_ms)
+    def close(self, reason: str, now_ms: float, lane: int | None = None) -> None:
+        """Part with every broker in good order; or only on one lane."""
+        error = KafkaError(ErrorCode.NETWORK_EXCEPTION, reason)
+        for connection in list(self.connections.values()):
+            if lane is None or connection.lane == lane:
+                del self.connections[connection.number]
+                self._effects.add(Close(connection.number, is_orderly=True))
+                connection.lost(error, now_ms)
 
     def expire(self, now_ms: float) -> None:
         for connection in list(self.connections.values()):

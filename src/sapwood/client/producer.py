@@ -195,13 +195,17 @@ class Producer:
 
     def _expire(self, now_ms: float) -> None:
         for queue in list(self._active.values()):
-            for batch in queue.batches:
-                if batch.stage is Stage.IN_FLIGHT:
-                    continue
-                error = self._hopeless(queue, batch, now_ms)
-                if error is None:
-                    break  # the others are younger
-                self._fail(queue, batch, error)
+            for batch in list(queue.window):
+                if batch.stage is Stage.WAITING:
+                    self._fail_if_hopeless(queue, batch, now_ms)
+            while queue.queue and self._fail_if_hopeless(queue, queue.queue[0], now_ms):
+                pass  # behind the first that may wait the others are younger
+
+    def _fail_if_hopeless(self, queue: PartitionQueue, batch: Batch, now_ms: float) -> bool:
+        error = self._hopeless(queue, batch, now_ms)
+        if error is not None:
+            self._fail(queue, batch, error)
+        return error is not None
 
     def _hopeless(self, queue: PartitionQueue, batch: Batch, now_ms: float) -> KafkaError | None:
         if queue.leaderless_since_ms is not None:
