@@ -12,8 +12,10 @@ from kio.index import KioIndexError, load_request_schema
 
 from sapwood.wire import private
 from sapwood.wire.apis import Api
+from sapwood.wire.codec import Struct, decode_response, encode_request
 
 TIMEOUT_S = 20
+CLOSED = -1000  # no error code, but the end of the connection
 
 
 class Wire:
@@ -94,6 +96,26 @@ def request(api: int, version: int, body: bytes, correlation_id: int = 7) -> byt
     flexible = has_schema(api, version) and schema(api, version).__flexible__
     header = struct.pack(">hhih4s", api, version, correlation_id, 4, b"test")
     return framed(header + (b"\0" if flexible else b"") + body)
+
+
+def produce(
+    wire: Wire, topic: str, records: bytes | None, partition: int = 0, acks: int = -1
+) -> int:
+    """The error code of one batch, as it stands in the answer; CLOSED if there was none."""
+    version = 9
+    message = Struct(
+        transactional_id=None,
+        acks=acks,
+        timeout=10_000,
+        topic_data=[Struct(name=topic, partition_data=[Struct(index=partition, records=records)])],
+    )
+    body = b"".join(bytes(it) for it in encode_request(Api.PRODUCE, version, message))
+    answer = wire.ask(request(Api.PRODUCE, version, body))
+    if answer is None:
+        return CLOSED
+    response = decode_response(Api.PRODUCE, version, answer, 5)
+    code: int = response.responses[0].partition_responses[0].error_code
+    return code
 
 
 def unsigned_varint(value: int) -> bytes:

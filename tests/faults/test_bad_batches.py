@@ -9,14 +9,10 @@ from confluent_kafka.admin import OffsetSpec
 from crc32c import crc32c
 
 from sapwood import Cluster
-from sapwood.wire.codec import Struct, decode_response, encode_request
 from sapwood.wire.records import encode_batch
-from tests.faults.raw import Wire, request
+from tests.faults.raw import CLOSED, Wire, produce
 from tests.helpers import MIB, peak_resident_bytes, port_of, resident_bytes, unique
 from tests.judges.confluent import Confluent, result
-
-PRODUCE = 0
-VERSION = 9
 
 UNKNOWN_SERVER_ERROR = -1
 CORRUPT_MESSAGE = 2
@@ -27,7 +23,6 @@ UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 TRANSACTION_DENIED = 53
 UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
-CLOSED = -1000  # no code, but the end of the connection
 
 ZSTD = 4
 
@@ -55,22 +50,7 @@ class Bench:
         self.topic = topic
 
     def produce(self, records: bytes | None, *, partition: int = 0, acks: int = -1) -> int:
-        """The error code."""
-        message = Struct(
-            transactional_id=None,
-            acks=acks,
-            timeout=10_000,
-            topic_data=[
-                Struct(name=self.topic, partition_data=[Struct(index=partition, records=records)])
-            ],
-        )
-        body = b"".join(bytes(it) for it in encode_request(PRODUCE, VERSION, message))
-        answer = self.wire.ask(request(PRODUCE, VERSION, body))
-        if answer is None:
-            return CLOSED
-        response = decode_response(PRODUCE, VERSION, answer, 5)
-        code: int = response.responses[0].partition_responses[0].error_code
-        return code
+        return produce(self.wire, self.topic, records, partition, acks)
 
     def values(self) -> list[bytes | None]:
         """All that is in the log."""

@@ -94,14 +94,20 @@ class Confluent:
             raise TimeoutError(f"{left} messages weren't delivered")
 
     def consume(
-        self, topic: str, count: int, *, partition: int = 0, offset: int = 0
+        self,
+        topic: str,
+        count: int,
+        *,
+        partition: int = 0,
+        offset: int = 0,
+        timeout_s: float = TIMEOUT_S,
     ) -> list[Received]:
         consumer = self.consumer()
         received: list[Received] = []
         try:
             consumer.assign([TopicPartition(topic, partition, offset)])
             while len(received) < count:
-                some = consumer.consume(count - len(received), TIMEOUT_S)
+                some = consumer.consume(count - len(received), timeout_s)
                 if not some:
                     raise TimeoutError(f"{len(received)} of {count} messages arrived")
                 received += [self._received(message) for message in some]
