@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -116,13 +117,13 @@ def _print(
     out = sys.stdout.buffer
     printed = 0
     for chunk in client.fetch(positions, stop_at=stops):
-        for record in read_records(chunk):
-            out.write(render(record))
-            printed += 1
-            if printed == count:
-                out.flush()
-                return printed
+        room = None if count is None else count - printed
+        lines = [render(record) for record in islice(read_records(chunk), room)]
+        out.write(b"".join(lines))
         out.flush()
+        printed += len(lines)
+        if printed == count:
+            break
     return printed
 
 
