@@ -58,6 +58,11 @@ def test_files_are_read_line_by_line_or_whole(bootstrap: str, topic: str, tmp_pa
     sapwood("produce", topic, "--whole", str(one), bootstrap=bootstrap)
     (found,) = (json.loads(line) for line in read(topic, bootstrap, "-J", "-o", "-1"))
     assert found["payload"] == "1\r\n2\n"
+    one.write_bytes(bytes(2_000_000))
+    line = said("produce", topic, "--whole", str(one), bootstrap=bootstrap)
+    assert "max.message.bytes" in line
+    sapwood("topic", "alter", topic, "--config", "max.message.bytes=3000000", bootstrap=bootstrap)
+    sapwood("produce", topic, "--whole", str(one), bootstrap=bootstrap)
     assert "nowhere" in said("produce", topic, str(tmp_path / "nowhere"), bootstrap=bootstrap)
 
 

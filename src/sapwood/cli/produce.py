@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 _READ_BYTES = 1024 * 1024
+_WHOLE_BYTES = 100 * 1024 * 1024
 _BIG_BYTES = 8 * 1024 * 1024  # from here on a bar is worth its place
 
 Header = tuple[str, bytes | None]
@@ -75,6 +76,8 @@ def produce(
 
     sender = _Sender(topic, key_separator, _headers(header_pairs), partition, is_null)
     options = {"acks": _ACKS[acks], "compression": Compression[compression.upper()]}
+    if whole:
+        options["max_request_bytes"] = _WHOLE_BYTES  # how much is too much, the topic says
     with client_for(bootstrap, **options) as client:
         for path in files or [Path("-")]:
             with _opened(path) as source:
