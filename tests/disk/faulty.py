@@ -137,8 +137,9 @@ class FaultyDisk:
     def __init__(self) -> None:
         self.live: dict[str, Inode] = {}
         self.durable: dict[str, Inode] = {}
-        self.links: list[tuple[str, Inode | None]] = []
-        """Since the last sync of their directories: what a path leads to now."""
+        self.links: list[dict[str, Inode | None]] = []
+        """Since the last sync of their directories: what paths lead to now. A rename is one change
+        of two paths, and happens as a whole or not at all."""
         self.directories: set[str] = set()
         self.capacity: int | None = None
         self.fails_sync: Callable[[str], bool] = lambda path: False
@@ -159,12 +160,9 @@ class FaultyDisk:
         disk.directories = set(self.directories)
         kept = chance.choice([0.0, 0.3, 0.7, 0.95, 1.0])
         names = dict(self.durable)
-        for path, inode in self.links:
+        for change in self.links:
             if chance.random() < kept:
-                if inode is None:
-                    names.pop(path, None)
-                else:
-                    names[path] = inode
+                _relink(names, change)
         twins: dict[int, Inode] = {}
         for path, inode in sorted(names.items()):
             twin = twins.setdefault(id(inode), inode.after_crash(chance, kept))
@@ -221,15 +219,12 @@ class FaultyDisk:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             if os.path.dirname(path) not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            self.step(lambda: self._link(path, Inode()))
+            self.step(lambda: self._link({path: Inode()}))
         return FaultyFile(self, path, self.live[path])
 
-    def _link(self, path: str, inode: Inode | None) -> None:
-        if inode is None:
-            self.live.pop(path, None)
-        else:
-            self.live[path] = inode
-        self.links.append((path, inode))
+    def _link(self, change: dict[str, Inode | None]) -> None:
+        _relink(self.live, change)
+        self.links.append(change)
 
     def list(self, directory: str) -> Names:
         self.check_alive()
@@ -249,30 +244,23 @@ class FaultyDisk:
     def remove(self, path: str) -> None:
         self.check_alive()
         for victim in [p for p in self.live if p == path or p.startswith(path + "/")]:
-            self.step(lambda victim=victim: self._link(victim, None))  # type: ignore[misc]
+            self.step(lambda victim=victim: self._link({victim: None}))  # type: ignore[misc]
         self.directories.discard(path)
 
     def rename(self, old: str, new: str) -> None:
         inode = self.live[old]
-
-        def change() -> None:
-            self._link(new, inode)
-            self._link(old, None)
-
-        self.step(change)
+        self.step(lambda: self._link({old: None, new: inode}))
 
     def sync_dir(self, directory: str) -> None:
         self.step(lambda: self._persist_links(directory))
 
     def _persist_links(self, directory: str) -> None:
         kept = []
-        for path, inode in self.links:
-            if os.path.dirname(path) != directory:
-                kept.append((path, inode))
-            elif inode is None:
-                self.durable.pop(path, None)
+        for change in self.links:
+            if any(os.path.dirname(path) == directory for path in change):
+                _relink(self.durable, change)
             else:
-                self.durable[path] = inode
+                kept.append(change)
         self.links = kept
 
     def free_bytes(self, directory: str) -> int:
@@ -309,3 +297,11 @@ class FaultyDisk:
         else:
             loop.call_soon(finish)
         return future
+
+
+def _relink(names: dict[str, Inode], change: dict[str, Inode | None]) -> None:
+    for path, inode in change.items():
+        if inode is None:
+            names.pop(path, None)
+        else:
+            names[path] = inode

@@ -13,6 +13,7 @@ from sapwood.log.cache import SegmentCache
 from sapwood.log.clock import HybridClock
 from sapwood.log.config import LogConfig
 from sapwood.log.errors import (
+    CompactionFailed,
     CorruptLog,
     LogClosed,
     LogFailed,
@@ -23,6 +24,7 @@ from sapwood.log.log import Log
 from sapwood.log.producers import ProducerTable, SeenBatch
 
 __all__ = [
+    "CompactionFailed",
     "CorruptLog",
     "HybridClock",
     "Log",

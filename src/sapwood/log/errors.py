@@ -34,3 +34,7 @@ class LogFailed(OSError):
 
 class LogClosed(OSError):
     """This log was closed."""
+
+
+class CompactionFailed(OSError):
+    """The helper process didn't get to the end; the log is as it was."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from sapwood.disk import Disk
 from sapwood.log import lookup, recovery, retention
 from sapwood.log.cache import SegmentCache
+from sapwood.log.compact import Compactor, Runner, run_in_helper
 from sapwood.log.config import LogConfig
 from sapwood.log.entry import HEADER_SIZE
 from sapwood.log.errors import LogClosed, LogFailed, OffsetOutOfRange, OffsetsNotAscending
@@ -43,6 +44,9 @@ class Log:
             disk, directory, found.durable_end, found.unsynced, self._snapshots.write
         )
         self._closed = False
+        self._compactor = Compactor(
+            disk, directory, cache, self._segments, self._state, self._secure_snapshot
+        )
 
     @classmethod
     def open(
@@ -133,10 +137,13 @@ class Log:
         return self._sync.wait(self._segments.active)
 
     def roll_if_due(self, now_ms: int) -> None:
-        """Close the active segment if it is too old, so that retention can get at it."""
+        """Close the active segment if it is old, so that retention and compaction can get at it."""
         self._check_usable()
-        active = self._segments.active
-        if active.size and now_ms - active.created_ms >= self.config.segment_ms:
+        active, config = self._segments.active, self.config
+        age_ms = config.segment_ms
+        if "compact" in config.cleanup_policy:
+            age_ms = min(age_ms, config.max_compaction_lag_ms)
+        if active.size and now_ms - active.created_ms >= age_ms:
             self._roll()
 
     def _roll(self) -> Segment:
@@ -275,7 +282,7 @@ class Log:
         self, offset: int, written: asyncio.Future[None], done: asyncio.Future[None]
     ) -> None:
         error = written.exception()
-        if error is None and not self._closed:
+        if error is None and not self._closed and not self._compactor.swapping:
             gone = self._segments.remove_before(offset)
             for segment in gone:
                 segment.release()
@@ -302,6 +309,31 @@ class Log:
             self.advance_start(offset).add_done_callback(_ignore)
         return offset - before
 
+    async def compact(
+        self, now_ms: int, limit_offset: int, run: Runner = run_in_helper
+    ) -> int | None:
+        """Compact closed segments below `limit_offset` if it is worth it; cancel before `close`.
+
+        Returns the bytes that it saved, None if there was nothing to do. CorruptLog if it came
+        upon damage; OSError if it failed otherwise, and then the log is as it was.
+        """
+        self._check_usable()
+        if "compact" not in self.config.cleanup_policy:
+            return None
+        limit = min(limit_offset, self.durable_end)
+        try:
+            return await self._compactor.compact(self.config, now_ms, limit, run)
+        except LogFailed as error:
+            self._sync.fail(error)
+            raise
+
+    async def _secure_snapshot(self) -> Callable[[], None]:
+        """Take a snapshot; the result makes it durable, off the loop."""
+        self._take_snapshot()
+        await self.sync()
+        self._snapshots.write(self.durable_end)
+        return self._snapshots.make_durable()
+
     # -- snapshots, closing ------------------------------------------------------------------
 
     def _take_snapshot(self) -> None:
@@ -315,7 +347,7 @@ class Log:
         """
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._compactor.closed = True
         active = self._segments.active
         try:
             if self.failed is None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from sapwood.disk import Disk, File, unfinished
 from sapwood.log import snapshot
 from sapwood.log.cache import SegmentCache
+from sapwood.log.cleaner import CLEANED_SUFFIX
+from sapwood.log.compact import DELETED_SUFFIX, move_files
 from sapwood.log.config import LogConfig
 from sapwood.log.entry import HEADERS_SIZE, BadEntry, parse, walk
 from sapwood.log.epochs import EpochList
@@ -28,7 +30,7 @@ from sapwood.log.state import StateFile
 
 logger = logging.getLogger(__name__)
 
-CLEANED_SUFFIX = ".cleaned"
+_LEFTOVERS = (CLEANED_SUFFIX, DELETED_SUFFIX)
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ def recover(
 ) -> Recovered:
     disk.makedirs(directory)
     state = StateFile.load(disk, directory, disk.list(directory))
-    finish_swap(disk, directory, state)
+    _finish_swap(disk, directory, state)
     bases = _segments_from_start(disk, directory, state)
     start_offset = state.state.start_offset
     durable_end = max(durable_end, state.state.durable_end, start_offset)
@@ -117,30 +119,20 @@ def replay(disk: Disk, directory: str, log: Recovered, now_ms: int) -> None:
     log.producers, log.epochs, log.replayed_from = producers, epochs, offset
 
 
-def finish_swap(disk: Disk, directory: str, state: StateFile) -> None:
-    """Do the rest of a swap that was decided; each step may have been done before."""
+def _finish_swap(disk: Disk, directory: str, state: StateFile) -> None:
+    """Do the rest of a swap that was decided."""
     swap = state.state.swap
-    if swap is None:
-        return
-    for base in swap.removed:
-        stem = f"{directory}/{base:020d}"
-        disk.remove(stem + INDEX_SUFFIX)
-        if base not in swap.added:
-            disk.remove(stem + LOG_SUFFIX)
-    for base in swap.added:
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX):
-            path = f"{directory}/{base:020d}{suffix}"
-            if disk.exists(path + CLEANED_SUFFIX):
-                disk.rename(path + CLEANED_SUFFIX, path)
-    disk.sync_dir(directory)
-    state.change_now(swap=None)
+    if swap is not None:
+        move_files(disk, directory, swap)
+        disk.sync_dir(directory)
+        state.change_now(swap=None)
 
 
 def _segments_from_start(disk: Disk, directory: str, state: StateFile) -> list[int]:
     """Base offsets, after what an interrupted deletion, swap or snapshot left is gone."""
     names = disk.list(directory)
     bases = [int(name[:20]) for name in names if name.endswith(LOG_SUFFIX)]
-    doomed = [name for name in names if unfinished(name) or name.endswith(CLEANED_SUFFIX)]
+    doomed = [name for name in names if unfinished(name) or name.endswith(_LEFTOVERS)]
     while len(bases) > 1 and bases[1] <= state.state.start_offset:
         doomed.append(f"{bases.pop(0):020d}{LOG_SUFFIX}")
     stems = {f"{base:020d}" for base in bases}

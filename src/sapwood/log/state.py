@@ -99,6 +99,10 @@ class StateFile:
         """Change in memory and on disk before this returns."""
         self._prepare(changes)()
 
+    def take_back(self, **changes: object) -> None:
+        """After a change that failed: the next one that is written undoes it."""
+        self.state = replace(self.state, **changes)  # type: ignore[arg-type]
+
     def close(self, start_offset: int) -> None:
         """Leave nothing behind that could still change what the next one finds."""
         if self._under_way or self.state.start_offset != start_offset:

@@ -76,7 +76,7 @@ class LogSync:
             try:
                 segment.file.sync()
             except OSError as error:
-                self._fail(error)
+                self.fail(error)
                 raise
         self._unsynced.clear()
         self.durable_end = active.end_offset
@@ -99,7 +99,7 @@ class LogSync:
     def _synced(self, it: _Round, done: asyncio.Future[None]) -> None:
         error = done.exception()
         if error is not None:
-            self._fail(error)
+            self.fail(error)
         it.outstanding -= 1
         if it.outstanding:
             return
@@ -119,6 +119,6 @@ class LogSync:
         if self.failed is None:
             self._on_durable(self.durable_end)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         if self.failed is None:
             self.failed = LogFailed(f"{self._directory} is out of service: {error}")
