@@ -123,3 +123,12 @@ def walk(file: File, start: int, end: int, *, whole: bool) -> Iterator[Entry]:
             check_batch(data, local, entry)
         yield entry
         position = entry.end
+
+
+def is_unwritten(file: File, start: int) -> bool:
+    """Whether the file holds nothing but zeros from `start` on: room allocated ahead."""
+    zeros = bytes(_WHOLE_CHUNK)
+    return all(
+        file.pread(len(zeros), position) == zeros[: file.size - position]
+        for position in range(start, file.size, len(zeros))
+    )

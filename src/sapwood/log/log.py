@@ -289,8 +289,12 @@ class Log:
             paths = [path for it in gone for path in (it.index_path, it.path)]
             self._disk.offload(_remover(self._disk, paths)).add_done_callback(_ignore)
         elif isinstance(error, OSError) and error.errno == errno.ENOSPC and not self._closed:
-            # Deleting needs a few bytes itself; `retain` will try again.
+            # Deleting needs a few bytes itself. What can be computed anew, of segments that are
+            # about to go, makes room for them; `retain` will try again.
             self._segments.active.give_room_back()
+            for segment in self._segments.closed:
+                if segment.end_offset <= offset:
+                    self._disk.remove(segment.index_path)
         _settle(done, error)
 
     def retain(self, now_ms: int, limit_offset: int) -> int:

@@ -14,13 +14,13 @@ import itertools
 import logging
 from dataclasses import dataclass, field
 
-from sapwood.disk import Disk, File, unfinished
+from sapwood.disk import Disk, unfinished
 from sapwood.log import snapshot
 from sapwood.log.cache import SegmentCache
 from sapwood.log.cleaner import CLEANED_SUFFIX
 from sapwood.log.compact import DELETED_SUFFIX, move_files
 from sapwood.log.config import LogConfig
-from sapwood.log.entry import HEADERS_SIZE, BadEntry, parse, walk
+from sapwood.log.entry import HEADERS_SIZE, BadEntry, is_unwritten, parse, walk
 from sapwood.log.epochs import EpochList
 from sapwood.log.errors import CorruptLog
 from sapwood.log.index import BLOCK_ROWS, Index
@@ -208,7 +208,10 @@ def _open_tail(
         if gap and (segment.end_offset < durable_end or clean):
             segment.release()
             raise CorruptLog(segment.path, segment.size, "what follows in the log is missing")
-        if gap or (bad is not None and not _zeros(segment.file, segment.size)):
+        # Zeros alone at the place of the next entry don't prove that nothing follows: of two
+        # writes that weren't synced the second may have reached the disk, and would come back
+        # behind a new first one.
+        if gap or (bad is not None and not is_unwritten(segment.file, segment.size)):
             _cut(disk, directory, segment, following)
             return segments[: number + 1]
         if following:
@@ -234,19 +237,6 @@ def _trusted_index(disk: Disk, segment: Segment, durable_end: int) -> Index:
     if entry.header.base_offset != segment.base_offset + index.offsets[-1]:
         return Index()
     return index
-
-
-def _zeros(file: File, start: int) -> bool:
-    """Whether nothing was ever written from here on.
-
-    Zeros alone at the place of the next entry don't prove it: of two writes that weren't synced
-    the second may have reached the disk, and would come back behind a new first one.
-    """
-    chunk = bytes(1 << 20)
-    return all(
-        file.pread(len(chunk), position) == chunk[: file.size - position]
-        for position in range(start, file.size, len(chunk))
-    )
 
 
 def _cut(disk: Disk, directory: str, segment: Segment, following: list[Segment]) -> None:
