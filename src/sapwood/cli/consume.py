@@ -114,16 +114,17 @@ def _print(
 ) -> int:
     from sapwood.client.fetcher import read_records
 
-    out = sys.stdout.buffer
     printed = 0
-    for chunk in client.fetch(positions, stop_at=stops):
-        room = None if count is None else count - printed
-        lines = [render(record) for record in islice(read_records(chunk), room)]
-        out.write(b"".join(lines))
-        out.flush()
-        printed += len(lines)
-        if printed == count:
-            break
+    # A stream of our own: Python's may be unbuffered, and then writes only part of what it gets.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as out:
+        for chunk in client.fetch(positions, stop_at=stops):
+            room = None if count is None else count - printed
+            lines = [render(record) for record in islice(read_records(chunk), room)]
+            out.write(b"".join(lines))
+            out.flush()
+            printed += len(lines)
+            if printed == count:
+                break
     return printed
 
 
