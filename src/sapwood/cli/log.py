@@ -16,7 +16,6 @@ from sapwood.cli import CommandFailed
 
 if TYPE_CHECKING:
     from sapwood.log.dump import EntryRow, Row
-    from sapwood.wire.records import Record
 
 _SEGMENT = re.compile(r"\d{20}\.log")
 _HEADINGS = (
@@ -118,15 +117,17 @@ def _json(row: Row) -> dict[str, Any]:
 
     fields = asdict(row)
     if isinstance(row, EntryRow):
-        fields["records"] = [_json_record(record) for record in row.records]
+        fields["records"] = [
+            {
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                "key": None if record.key is None else _text(record.key),
+                "value": None if record.value is None else _text(record.value),
+                "headers": [
+                    [name, None if value is None else _text(value)]
+                    for name, value in record.headers
+                ],
+            }
+            for record in row.records
+        ]
     return fields
-
-
-def _json_record(record: Record) -> dict[str, Any]:
-    return {
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": None if record.key is None else _text(record.key),
-        "value": None if record.value is None else _text(record.value),
-        "headers": [[name, value and _text(value)] for name, value in record.headers],
-    }
