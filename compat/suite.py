@@ -96,14 +96,29 @@ def _download(requirement: str, directory: Path) -> None:
 
 
 def run(root: Path, bootstrap: str, expected: Expectations, only: str | None) -> list[Outcome]:
+    """Every test; those that failed against the table once more.
+
+    The second time is for kafka-python: it can forget a subscription that is made at the moment
+    when its first metadata arrives, and then waits for messages of no topic at all.
+    """
+    tests = [f"test/integration/{name}" for name in expected.files]
+    outcomes = _run(root, bootstrap, expected, [*tests, *(["-k", only] if only else [])])
+    again = [it for it in outcomes if it.result == "failed" and it.test not in expected.unmet]
+    if not again:
+        return outcomes
+    tests = ["test/integration/" + it.test.replace("::", ".py::", 1) for it in again]
+    second = {it.test: it for it in _run(root, bootstrap, expected, tests)}
+    return [second.get(it.test, it) for it in outcomes]
+
+
+def _run(root: Path, bootstrap: str, expected: Expectations, tests: list[str]) -> list[Outcome]:
     report = root / "report.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:sapwood"]
     command += ["-o", "addopts=", "-o", "log_level=CRITICAL", "--tb=short", "--no-header"]
     # By a signal: the other method ends the whole run with the first test that hangs.
     command += [f"--timeout={TEST_TIMEOUT_S}", "--timeout-method=signal", f"--junitxml={report}"]
-    command += ["-k", only] if only else []
-    command += [f"test/integration/{name}" for name in expected.files]
+    command += tests
     environment = {
         "KAFKA_URI": f"kafka://{bootstrap}",
         "KAFKA_VERSION": expected.kafka_version,
