@@ -16,6 +16,9 @@ BROKER_ENDPOINTS = 1
 FIRST_VERSION_BY_ID = 12
 """Of Metadata. Two versions before it have an id in the request and can't answer by it."""
 MAX_PARTITIONS_PER_PAGE = 2000
+# Bits by Kafka's numbers of operations; without ACLs everybody may do whatever there is to do.
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 
 async def metadata(state: BrokerState, request: Request, message: Struct) -> Struct:
@@ -31,13 +34,24 @@ async def metadata(state: BrokerState, request: Request, message: Struct) -> Str
         if request.header.api_version < FIRST_VERSION_BY_ID:
             for topic in topics:
                 topic.name = topic.name or ""
-    return Struct(
+    if getattr(message, "include_topic_authorized_operations", False):
+        _authorize(topics)
+    answer = Struct(
         brokers=_brokers(state, request, "node_id"),
         cluster_id=state.image.cluster_id,
         controller_id=state.config.node_id,
         topics=topics,
         error_code=0,
     )
+    if getattr(message, "include_cluster_authorized_operations", False):
+        answer.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return answer
+
+
+def _authorize(topics: list[Struct]) -> None:
+    for topic in topics:
+        if not topic.error_code:
+            topic.topic_authorized_operations = TOPIC_OPERATIONS
 
 
 def _metadata_of(state: BrokerState, wanted: Struct) -> Struct:
@@ -83,6 +97,8 @@ def _partition_metadata(state: BrokerState, topic: Topic, index: int) -> Struct:
         leader_epoch=-1,
         replica_nodes=replicas,
         isr_nodes=replicas,
+        eligible_leader_replicas=[],
+        last_known_elr=[],
         offline_replicas=[],
     )
     try:
@@ -127,6 +143,8 @@ def describe_cluster(state: BrokerState, request: Request, message: Struct) -> S
         answer.error_code = int(ErrorCode.MISMATCHED_ENDPOINT_TYPE)
         answer.error_message = "Every node is a broker: ask for brokers"
         answer.brokers = []
+    if message.include_cluster_authorized_operations:
+        answer.cluster_authorized_operations = CLUSTER_OPERATIONS
     return answer
 
 
@@ -154,6 +172,7 @@ def describe_topic_partitions(state: BrokerState, request: Request, message: Str
             next_cursor = Struct(topic_name=name, partition_index=start + room)
             break
         room -= len(rest)
+    _authorize(topics)
     return Struct(topics=topics, next_cursor=next_cursor)
 
 

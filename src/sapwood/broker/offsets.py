@@ -12,6 +12,7 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 
 
 def list_offsets(state: BrokerState, request: Request, message: Struct) -> Struct:
@@ -50,7 +51,7 @@ def _offset_at(partition: Partition, timestamp: int) -> tuple[int, int]:
         return -1, limit
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, partition.log.start_offset
-    if timestamp == LATEST_TIERED:
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1  # nothing is ever tiered
     if timestamp == MAX_TIMESTAMP:
         found = partition.look_up(lambda log: log.max_timestamp(limit))
