@@ -1,10 +1,11 @@
 """Every config that Sapwood knows, with its type, default, bounds and meaning.
 
 A topic's effective value is its own override, else the brokers' override of the matching
-broker config, else the default. Values are kept as the strings that clients sent, and are
-checked here, so that whoever reads an effective value may parse it without looking.
+broker config, else the default. Values are kept as strings, checked and brought into one form
+here, so that whoever reads an effective value may parse it without looking.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,6 +14,10 @@ from sapwood.wire.errors import ErrorCode, KafkaError
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+
+
+_WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 
 
 class ConfigType(IntEnum):
@@ -47,30 +52,34 @@ class Config:
     """The broker config that gives this topic config its default."""
     read_only: bool = False
 
-    def check(self, value: str) -> None:
-        """Raise INVALID_CONFIG, saying what would be right, unless the value is allowed."""
+    def check(self, value: str) -> str:
+        """The value in the form to keep. INVALID_CONFIG, saying what is right, if it is wrong."""
+        text = value.strip()
         if self.type is ConfigType.BOOLEAN:
-            if value.lower() not in ("true", "false"):
+            text = text.lower()
+            if text not in ("true", "false"):
                 raise self._refused(value, "true or false")
-        elif self.type in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
-            self._check_number(value)
-        elif self.choices:
-            items = [item.strip() for item in value.split(",")]
-            if self.type is not ConfigType.LIST:
-                items = [value]
-            if not all(item in self.choices for item in items):
-                raise self._refused(value, "one of " + ", ".join(self.choices))
+            return text
+        if self.type in (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE):
+            return self._check_number(text)
+        items = [text]
+        if self.type is ConfigType.LIST:
+            items = list(dict.fromkeys(item.strip() for item in text.split(","))) if text else []
+        if self.choices and not all(item in self.choices for item in items):
+            raise self._refused(value, "one of " + ", ".join(self.choices))
+        return ",".join(items)
 
-    def _check_number(self, value: str) -> None:
-        try:
-            number = float(value) if self.type is ConfigType.DOUBLE else int(value)
-        except ValueError:
-            raise self._refused(value, "a number") from None
+    def _check_number(self, value: str) -> str:
+        form = _DECIMAL if self.type is ConfigType.DOUBLE else _WHOLE
+        if not form.fullmatch(value):
+            raise self._refused(value, "a number")
+        number = float(value) if self.type is ConfigType.DOUBLE else int(value)
         low = self.minimum if self.minimum is not None else -LONG_MAX - 1
         largest = INT_MAX if self.type is ConfigType.INT else LONG_MAX
         high = self.maximum if self.maximum is not None else largest
         if not low <= number <= high:
             raise self._refused(value, f"a number from {low:g} to {high:g}")
+        return str(number)
 
     def _refused(self, value: str, wanted: str) -> KafkaError:
         return KafkaError(
@@ -87,10 +96,25 @@ _TOPIC = (
         choices=("delete", "compact"), broker_name="log.cleanup.policy",
     ),
     Config(
+        "compression.gzip.level", _T.INT, "-1",
+        "Accepted for compatibility; gzip works at its usual level.",
+        minimum=-1, maximum=9, broker_name="compression.gzip.level",
+    ),
+    Config(
+        "compression.lz4.level", _T.INT, "9",
+        "Accepted for compatibility; lz4 works at its usual level.",
+        minimum=1, maximum=17, broker_name="compression.lz4.level",
+    ),
+    Config(
         "compression.type", _T.STRING, "producer",
         "How batches are stored; producer keeps what was sent.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         broker_name="compression.type",
+    ),
+    Config(
+        "compression.zstd.level", _T.INT, "3",
+        "Accepted for compatibility; zstd works at its usual level.",
+        minimum=-131072, maximum=22, broker_name="compression.zstd.level",
     ),
     Config(
         "delete.retention.ms", _T.LONG, "86400000",

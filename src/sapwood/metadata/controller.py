@@ -79,7 +79,7 @@ def create_topic(
         topic_id=topic_id,
         replication_factor=target,
         partitions=partitions,
-        configs=_checked(TOPIC_RESOURCE, overrides or {}),
+        configs=_consistent(_checked(TOPIC_RESOURCE, overrides or {})),
     )
 
 
@@ -113,6 +113,10 @@ def change_configs(
     check_resource(image, resource_type, resource_name)
     checked = _checked(resource_type, values)
     removed = {name: None for name, value in values.items() if value is None}
+    if resource_type == TOPIC_RESOURCE:
+        present = image.overrides(resource_type, resource_name)
+        kept = {name: value for name, value in present.items() if name not in removed}
+        _consistent({**kept, **checked})
     return r.ConfigChanged(
         resource_type=resource_type, resource_name=resource_name, values={**removed, **checked}
     )
@@ -185,18 +189,34 @@ def _check_partition_count(count: int) -> None:
         )
 
 
+def _consistent(overrides: dict[str, str]) -> dict[str, str]:
+    """A topic's own configs, unless they contradict each other."""
+    low, high = (
+        int(overrides.get(name, configs.TOPIC_CONFIGS[name].default))
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if low > high:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"min.compaction.lag.ms, {low}, is above max.compaction.lag.ms, {high}",
+        )
+    return overrides
+
+
 def _checked(resource_type: int, values: Mapping[str, str | None]) -> dict[str, str]:
     known = configs.TOPIC_CONFIGS if resource_type == TOPIC_RESOURCE else configs.BROKER_CONFIGS
     checked = {}
     for name, value in values.items():
         config = known.get(name)
         if config is None:
+            if value is None:
+                continue
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config {name[:200]!r}")
         if config.read_only:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"{name} is set when the node starts and can't be changed"
+                ErrorCode.INVALID_REQUEST,
+                f"{name} is set when the node starts and can't be changed",
             )
         if value is not None:
-            config.check(value)
-            checked[name] = value
+            checked[name] = config.check(value)
     return checked
