@@ -8,6 +8,7 @@ import sys
 import click
 import pytest
 
+import sapwood as package
 from sapwood.cli import COMMANDS, LazyGroup, sapwood_command
 from tests.cli.command import COMMAND, said, sapwood
 
@@ -61,6 +62,14 @@ def test_a_cluster_that_is_not_there_is_reported_in_one_line_that_says_what_to_d
     line = said("topic", "ls", "-b", "127.0.0.1:1")
     assert "127.0.0.1:1" in line
     assert "sapwood up" in line
+
+
+def test_without_an_address_the_cluster_of_this_machine_is_found(
+    cluster: package.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topics({"found": 1})
+    monkeypatch.setenv("SAPWOOD_DIR", str(cluster.data_dir))
+    assert "found" in sapwood("topic", "ls")[0]
 
 
 def test_an_address_that_is_none_is_wrong_usage() -> None:

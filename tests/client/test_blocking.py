@@ -70,8 +70,9 @@ def test_a_full_buffer_holds_the_sender_up_and_loses_nothing(bootstrap: str, top
         assert len(everything(client, topic)) == 500
 
 
-def test_failures_reach_whoever_asks_for_the_delivery(client: KafkaClient, topic: str) -> None:
-    client.alter_configs(ResourceKind.TOPIC, topic, {"max.message.bytes": "1000"})
+def test_failures_reach_whoever_asks_for_the_delivery(client: KafkaClient) -> None:
+    topic = unique("small")
+    client.create_topics([NewTopic(topic, 1, configs={"max.message.bytes": "1000"})])
     large, small = client.send(topic, bytes(2000)), client.send(topic, bytes(10))
     with pytest.raises(KafkaError) as caught:
         large.get()

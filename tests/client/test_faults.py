@@ -34,7 +34,7 @@ def test_connections_cut_at_any_byte_lose_nothing_and_double_nothing(tmp_path: P
                 cutter = asyncio.ensure_future(cut_now_and_then(proxy, done))
                 deliveries = []
                 number = 0
-                while proxy.cut_count < 100:
+                while proxy.cut_count < 50:
                     for _ in range(100):
                         deliveries.append(
                             await client.send("t", b"%d" % number, partition=number % 2)
