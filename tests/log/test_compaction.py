@@ -364,7 +364,7 @@ def test_compaction_agrees_with_a_dictionary(data: st.DataObject) -> None:
     asyncio.run(scenario())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32))
 def test_after_any_crash_every_key_has_its_last_acknowledged_value(seed: int) -> None:
     chance = random.Random(seed)

@@ -190,7 +190,7 @@ class Life:
         return self._open(clean=True)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=180, deadline=None)
 @given(st.integers(0, 2**32))
 def test_after_any_crash_the_log_has_what_was_acknowledged_once_and_in_order(seed: int) -> None:
     chance = random.Random(seed)

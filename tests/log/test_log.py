@@ -300,7 +300,7 @@ def test_deleting_makes_room_on_a_full_disk() -> None:
     async def scenario() -> None:
         disk = FaultyDisk()
         log = opened(disk, LogConfig(segment_bytes=2000, retention_bytes=3000))
-        fill(log, 20)
+        fill(log, 60)
         await log.sync()
         disk.capacity = sum(map(len, disk.contents().values()))
         with pytest.raises(OSError, match="No space"):

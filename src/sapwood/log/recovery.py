@@ -89,12 +89,6 @@ def _open_segments(disk: Disk, directory: str, log: Recovered, *, clean: bool, n
     segments[tail:] = kept
     log.unsynced = kept[:-1]
     last = kept[-1]
-    if last.end_offset < durable_end:
-        raise CorruptLog(
-            last.path,
-            last.size,
-            f"the log ends at offset {last.end_offset}, but it was durable up to {durable_end}",
-        )
     if last.index.unsaved >= BLOCK_ROWS:
         last.save_index()
 
@@ -202,12 +196,11 @@ def _open_tail(
         bad = segment.scan(segment.file.size, now_ms)
         torn = bad is not None and not bad.unwritten
         gap = bool(following) and segment.end_offset != following[0].base_offset
-        if bad is not None and (segment.end_offset < durable_end or (clean and torn)):
-            segment.release()
-            raise CorruptLog(segment.path, bad.position, bad.reason)
-        if gap and (segment.end_offset < durable_end or clean):
-            segment.release()
-            raise CorruptLog(segment.path, segment.size, "what follows in the log is missing")
+        if segment.end_offset < durable_end or (clean and (torn or gap)):
+            reason = f"the log ends at offset {segment.end_offset} here, it was longer"
+            if bad is not None and torn:
+                reason = bad.reason
+            raise CorruptLog(segment.path, segment.size, reason)
         # Zeros alone at the place of the next entry don't prove that nothing follows: of two
         # writes that weren't synced the second may have reached the disk, and would come back
         # behind a new first one.

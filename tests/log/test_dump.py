@@ -1,0 +1,110 @@
+"""A log shown to people, in whatever state it is."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sapwood.disk import OsDisk
+from sapwood.log import Log, LogConfig
+from sapwood.log.dump import DamageRow, EntryRow, dump
+from sapwood.wire.records import Record
+from tests.disk.faulty import FaultyDisk
+from tests.log.batches import DIRECTORY, fill, opened, put
+
+SMALL = LogConfig(segment_bytes=1000)
+FIRST = f"{DIRECTORY}/{0:020d}.log"
+
+
+def made(batches: int = 12) -> FaultyDisk:
+    disk = FaultyDisk()
+
+    async def scenario() -> None:
+        log = opened(disk, SMALL)
+        fill(log, batches)
+        await log.sync()
+
+    asyncio.run(scenario())
+    return disk
+
+
+def test_every_entry_is_a_row_while_the_log_is_in_use(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = Log.open(OsDisk(), str(tmp_path), LogConfig(), durable_end=0, clean=False, now_ms=0)
+        headers = (("h", b"x"), ("n", None))
+        put(
+            log,
+            [(5, b"k", b"v", headers), (9, None, None, ())],
+            hlc=(1234 << 16) + 1,
+            epoch=3,
+            producer=(7, 2, 40),
+            compression=4,
+        )
+        fill(log, 1)
+        rows = list(dump(str(tmp_path), records=True))
+        assert len(rows) == 2
+        row = rows[0]
+        assert isinstance(row, EntryRow)
+        assert (row.base_offset, row.last_offset, row.record_count) == (0, 1, 2)
+        assert (row.append_time_ms, row.max_timestamp, row.leader_epoch) == (1234, 9, 3)
+        assert (row.producer_id, row.producer_epoch, row.base_sequence) == (7, 2, 40)
+        assert (row.codec, row.problem, row.position) == ("zstd", "", 0)
+        assert row.records == (Record(0, 5, b"k", b"v", headers), Record(1, 9, None, None, ()))
+        assert all(not it.records for it in dump(str(tmp_path)) if isinstance(it, EntryRow))
+        assert rows == list(dump(f"{tmp_path}/{0:020d}.log", records=True))
+
+    asyncio.run(scenario())
+
+
+def test_all_segments_of_a_directory_come_in_order() -> None:
+    rows = list(dump(DIRECTORY, disk=made()))
+    assert [it.base_offset for it in rows if isinstance(it, EntryRow)] == list(range(12))
+    assert len({it.path for it in rows}) == 3
+
+
+def test_a_damaged_batch_is_shown_with_what_is_wrong() -> None:
+    disk = made()
+    disk.flip(FIRST, 150)
+    rows = list(dump(DIRECTORY, disk=disk, records=True))
+    assert [bool(it.problem) for it in rows] == [True] + [False] * 11
+
+
+def test_damage_between_entries_is_shown_and_the_next_entry_is_found() -> None:
+    disk = made()
+    rows = list(dump(DIRECTORY, disk=disk))
+    second, third = rows[1], rows[2]
+    for position in range(second.position, second.position + 8):
+        disk.flip(FIRST, position)
+    found = list(dump(DIRECTORY, disk=disk))
+    assert isinstance(found[1], DamageRow)
+    assert (found[1].position, found[1].size) == (second.position, second.size)
+    assert found[2] == third
+    assert len(found) == 12
+
+
+def test_a_torn_end_is_shown_and_room_ahead_is_not() -> None:
+    disk = made(2)
+    assert len(list(dump(DIRECTORY, disk=disk))) == 2
+    content = disk.live[FIRST].live
+    position = list(dump(DIRECTORY, disk=disk))[1].position
+    del content[position + 90 :]
+    torn = list(dump(DIRECTORY, disk=disk))[1]
+    assert isinstance(torn, DamageRow)
+    assert (torn.position, torn.size) == (position, 90)
+    assert "cut short" in torn.problem
+
+
+def test_rubbish_is_one_row_of_damage() -> None:
+    disk = FaultyDisk()
+    disk.makedirs(DIRECTORY)
+    disk.open(FIRST, create=True).pwrite([b"\x01\x00\x00\x00rubbish" * 1000], 0)
+    (row,) = dump(FIRST, disk=disk)
+    assert isinstance(row, DamageRow)
+    assert row.size == 11_000
+
+
+def test_what_is_no_log_is_refused() -> None:
+    with pytest.raises(FileNotFoundError, match="no log"):
+        list(dump("/nowhere", disk=FaultyDisk()))
