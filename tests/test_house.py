@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"wire"},
     "broker": {"replica", "metadata", "server", "wire"},
     "node": {"broker", "client", "disk", "log", "metadata", "replica", "server", "wire"},
-    "cli": {"__init__", "client", "cluster", "node"},
+    "cli": {"__init__", "client", "cluster", "log", "node"},
     # Modules at the top level.
     "__init__": {"client", "cluster"},
     "__main__": {"cli"},

@@ -146,8 +146,10 @@ class FrameBuffer:
                 frame = self._frame
             return memoryview(frame)[self._frame_filled :]
         if self._receiving is None:
-            pool = FrameBuffer._pool
-            self._receiving = pool.pop() if pool else bytearray(self.RECEIVE_SIZE)
+            try:
+                self._receiving = FrameBuffer._pool.pop()
+            except IndexError:  # asked for, not looked up first: threads share the pool
+                self._receiving = bytearray(self.RECEIVE_SIZE)
             self._receiving[: len(self._length_start)] = self._length_start
         return memoryview(self._receiving)[len(self._length_start) :]
 
