@@ -1,4 +1,6 @@
-"""Which override of a config counts."""
+"""Which override of a config counts, and in what form it is kept."""
+
+import pytest
 
 from sapwood.metadata.configs import (
     BROKER_CONFIGS,
@@ -34,6 +36,23 @@ def test_the_nearest_override_counts_and_the_chain_is_told() -> None:
         assert effective.source is sources[first]
         assert [source for _, _, source in effective.synonyms] == sources[first:]
         assert effective.value == (str(first + 1) if first < 4 else "604800000")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kept"),
+    [
+        ("cleanup.policy", " compact, delete,compact", "compact,delete"),
+        ("cleanup.policy", "", ""),
+        ("compression.type", " gzip ", "gzip"),
+        ("min.cleanable.dirty.ratio", ".75", "0.75"),
+        ("preallocate", "TRUE", "true"),
+        ("retention.ms", " +0030 ", "30"),
+    ],
+)
+def test_a_value_is_kept_in_the_form_that_kafka_tells_it_in(
+    name: str, given: str, kept: str
+) -> None:
+    assert TOPIC_CONFIGS[name].check(given) == kept
 
 
 def test_every_default_is_allowed_by_its_own_rule() -> None:

@@ -95,6 +95,9 @@ def test_an_assignment_is_taken_as_it_is() -> None:
         ("compression.type", "rar"),
         ("min.cleanable.dirty.ratio", "1.5"),
         ("preallocate", "yes"),
+        ("retention.ms", "1_000"),
+        ("retention.ms", "٣"),
+        ("cleanup.policy", "delete,,compact"),
         ("max.message.bytes", str(2**31)),
         ("no.such.config", "1"),
         ("unclean.leader.election.enable", "perhaps"),
@@ -118,8 +121,26 @@ def test_partitions_can_only_grow() -> None:
 
 
 def test_what_is_fixed_at_the_start_of_a_node_can_not_be_changed() -> None:
-    with refused(ErrorCode.INVALID_CONFIG):
+    with refused(ErrorCode.INVALID_REQUEST):
         controller.change_configs(image_of(1), BROKER_RESOURCE, "0", {"node.id": "4"})
+
+
+def test_a_config_that_does_not_exist_can_be_deleted() -> None:
+    image = image_of(1)
+    image.apply(controller.create_topic(image, "t", ID))
+    image.apply(controller.change_configs(image, TOPIC_RESOURCE, "t", {"no.such.config": None}))
+    assert image.overrides(TOPIC_RESOURCE, "t") == {}
+
+
+def test_bounds_of_compaction_that_contradict_each_other_are_refused() -> None:
+    low, high = {"min.compaction.lag.ms": "20"}, {"max.compaction.lag.ms": "10"}
+    image = image_of(1)
+    with refused(ErrorCode.INVALID_CONFIG):
+        controller.create_topic(image, "t", ID, overrides={**low, **high})
+    image.apply(controller.create_topic(image, "t", ID, overrides=low))
+    with refused(ErrorCode.INVALID_CONFIG):
+        controller.change_configs(image, TOPIC_RESOURCE, "t", high)
+    controller.change_configs(image, TOPIC_RESOURCE, "t", {**high, "min.compaction.lag.ms": None})
 
 
 @pytest.mark.parametrize(
