@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.helpers import unique
+from tests.helpers import eventually, unique
 from tests.judges.confluent import Confluent
 from tests.judges.judge import Admin, Judge, Message, RefusedError, sample
 from tests.judges.python import KafkaPython
@@ -86,3 +86,37 @@ def test_partitions_are_added_to_a_topic_that_has_messages(
     judge.produce(topic, sample(2), partition=3)
     assert len(judge.consume(topic, 3)) == 3
     assert len(judge.consume(topic, 2, partition=3)) == 2
+
+
+def test_a_compacted_topic_keeps_the_newest_value_of_every_key_at_its_offset(
+    confluent: Confluent, judges: list[Judge]
+) -> None:
+    topic = unique("compacted")
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    confluent.create_topic(topic, config={**settings, "segment.bytes": "1048576"})
+    filler = bytes(10_000)
+    for turn in range(4):
+        rows = [Message(b"%d " % turn + filler, key=b"key %d" % number) for number in range(100)]
+        confluent.produce(topic, rows)
+    confluent.produce(topic, [Message(b"last", key=b"another")])
+    eventually(lambda: confluent.consume(topic, 1)[0].offset >= 200, deadline_s=60, every_s=0.5)
+    for reader in judges:
+        tail = reader.consume(topic, 101, offset=300)
+        assert [it.offset for it in tail] == list(range(300, 401)), reader.name
+        assert len({it.key for it in tail}) == 101, reader.name
+
+
+def test_a_log_over_its_size_loses_its_oldest_segments_only(
+    confluent: Confluent, judges: list[Judge]
+) -> None:
+    topic = unique("bounded")
+    size = {"retention.bytes": "3000000", "segment.bytes": "1048576"}
+    confluent.create_topic(topic, config=size)
+    for _ in range(10):
+        confluent.produce(topic, [Message(bytes(100_000))] * 10)
+    eventually(lambda: confluent.offset_for_timestamp(topic, 0) > 50, deadline_s=60, every_s=0.5)
+    start = confluent.offset_for_timestamp(topic, 0)
+    for reader in judges:
+        kept = reader.consume(topic, 100 - start, offset=start)
+        assert [it.offset for it in kept] == list(range(start, 100)), reader.name
+        assert len(kept) >= 25, reader.name

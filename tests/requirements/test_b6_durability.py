@@ -47,7 +47,8 @@ def test_b6_a_dump_of_the_log_is_readable_by_people(cluster: sapwood.Cluster) ->
     judge.produce("b6", sample(3), codec="zstd")
     cluster.kill()
     (log,) = (cluster.data_dir / "node-0").glob("**/b6-0*")
-    command = [str(Path(sys.executable).with_name("sapwood")), "log", "dump", str(log)]
+    sapwood_command = str(Path(sys.executable).with_name("sapwood"))
+    command = [sapwood_command, "log", "dump", "--records", str(log)]
     dump = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     for number in range(3):
         assert f"value {number}" in dump.stdout
