@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,15 +15,19 @@ import psutil
 STOP_TIMEOUT_S = 30.0
 SAMPLE_S = 0.1
 SAMPLES_PER_LISTING = 10
+PORTS = (20_000, 30_000)
 
 
 def free_port(span: int = 4) -> int:
-    """The first of `span` neighbouring ports that nobody uses on the loopback address."""
+    """The first of `span` neighbouring ports that nobody uses on the loopback address.
+
+    Below the ports that systems hand out to clients: one of those could be taken by a client's
+    connection between now and the broker's start.
+    """
     for _ in range(100):
-        with contextlib.ExitStack() as taken, contextlib.suppress(OSError, OverflowError):
-            first = taken.enter_context(socket.create_server(("127.0.0.1", 0)))
-            port = int(first.getsockname()[1])
-            for neighbour in range(port + 1, port + span):
+        port = random.randrange(*PORTS)
+        with contextlib.ExitStack() as taken, contextlib.suppress(OSError):
+            for neighbour in range(port, port + span):
                 taken.enter_context(socket.create_server(("127.0.0.1", neighbour)))
             return port
     raise OSError(f"no {span} neighbouring ports are free on 127.0.0.1")

@@ -128,11 +128,27 @@ def turn(name: str, peer: Peer, work: Work, *, synced: bool, record: Record, say
             record(row._replace(metric="p99"), found["p99_ms"])
         record(Row("memory", synced), watch.end() / MIB)
         return others.share(jobs.roots)
+    except LoadFailed as error:
+        raise LoadFailed(f"{error}\n{_last_words(directory)}") from error
     finally:
         if watch is not None:
             watch.end()
         peer.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _last_words(directory: Path) -> str:
+    """The end of what the broker logged, before it is removed with the rest."""
+    logs = [*directory.glob("*.log"), *directory.glob("*/*.log")]  # no deeper: segments
+    lines = [line for path in logs for line in _tail(path)]
+    return "\n".join(lines)
+
+
+def _tail(path: Path, lines: int = 5) -> list[str]:
+    if not path.is_file():
+        return []
+    text = path.read_bytes()[-4096:].decode(errors="replace")
+    return [f"{path.name}: {line}" for line in text.splitlines()[-lines:]]
 
 
 class _Jobs:

@@ -1,0 +1,59 @@
+"""What the numbers are turned into."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.report import Results, describe, markdown, print_tables, write
+from bench.work import Row
+
+
+def results() -> Results:
+    found = Results(titles={"sapwood": "Sapwood", "kafka": "Kafka"}, about={})
+    produce = Row("produce", synced=True, size=100, partitions=12)
+    for peer, values in {"sapwood": [90.0, 300.0, 200.0], "kafka": [100.0, 50.0, 400.0]}.items():
+        for value in values:
+            found.record(peer, produce, value)
+    found.record("sapwood", Row("memory", synced=True), 50.0)
+    found.record("kafka", Row("memory", synced=True), 500.0)
+    return found
+
+
+def test_a_ratio_is_sapwoods_median_over_the_peers() -> None:
+    assert results().ratio("kafka", Row("produce", True, 100, 12)) == 2.0
+
+
+def test_a_row_that_only_one_peer_has_gets_no_ratio() -> None:
+    found = results()
+    row = Row("produce", synced=True, size=100, partitions=60, keyed=True)
+    found.record("sapwood", row, 1.0)
+    assert found.ratio("kafka", row) is None
+    assert "| synced, 100 B, 60 partitions, keyed | 1/s, 0 MB/s | – |" in markdown(found)
+
+
+def test_synced_rows_come_first_then_small_messages_then_few_partitions() -> None:
+    found = Results(titles={"sapwood": "Sapwood"}, about={})
+    for row in (Row("p99", False, 100, 1), Row("p99", True, 1000, 1), Row("p99", True, 100, 12)):
+        found.record("sapwood", row, 1.0)
+    assert [describe(row) for row in found.rows("p99")] == [
+        "synced, 100 B, 12 partitions",
+        "synced, 1 KB, 1 partition",
+        "OS-buffered, 100 B, 1 partition",
+    ]
+
+
+def test_more_is_better_for_rates_and_less_for_memory() -> None:
+    console = Console(record=True, width=120, color_system="truecolor", force_terminal=True)
+    found = results()
+    found.record("sapwood", Row("p99", True, 100, 12), 9.0)
+    found.record("kafka", Row("p99", True, 100, 12), 3.0)
+    with console.capture() as shown:
+        print_tables(found, console)
+    green, red = "\x1b[1;32m", "\x1b[1;31m"
+    for ratio in (f"{green}2.00×", f"{green}0.10×", f"{red}3.00×"):
+        assert ratio in shown.get().replace("m  ", "m")
+
+
+def test_every_kind_of_output_is_written(tmp_path: Path) -> None:
+    for path in write(results(), tmp_path):
+        assert path.stat().st_size > 0
