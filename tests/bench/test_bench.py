@@ -16,7 +16,13 @@ def test_a_small_run_measures_every_row_and_leaves_nothing_running(tmp_path: Pat
     command += ["--sizes", "100", "--partitions", "2", "--durability", "synced"]
     command += ["--output", str(tmp_path), "--rows", "produce,consume,produce_cpu,memory,start"]
     run = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # so that its processes can be told apart
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
 
