@@ -148,6 +148,7 @@ class RequestMaker:
     words: list[str]
     blobs: list[bytes]
     ids: list[bytes] = dataclasses.field(default_factory=lambda: [bytes(16)])
+    acks: tuple[int, ...] = (-1, 1)
 
     def body(self, api: int, version: int) -> bytes:
         return self._entity(schema(api, version))
@@ -191,6 +192,8 @@ class RequestMaker:
             return (b"\x01" if nullable else b"") + self._entity(hint)
         if field.name in ("max_wait", "timeout", "timeout_ms"):
             return struct.pack(">i", self.chance.choice((-1, 0, 1, 50)))
+        if field.name == "acks":
+            return struct.pack(">h", self.chance.choice(self.acks))
         return self._value(kind, flexible, nullable)
 
     def _value(self, kind: str, flexible: bool, nullable: bool = False) -> bytes:

@@ -79,9 +79,10 @@ PROBE = request(API_VERSIONS, 0, b"", PROBE_ID)
 API_KEYS = [pytest.param(int(api), id=api.name) for api in Api]
 
 
-def maker(chance: random.Random) -> RequestMaker:
+def maker(chance: random.Random, acks: tuple[int, ...] = (-1, 1, 2)) -> RequestMaker:
     return RequestMaker(
         chance=chance,
+        acks=acks,
         words=["played-with", "played-with", "new", "", "..", "no such", "x" * 300, "retention.ms"],
         blobs=[GOOD_BATCH, GOOD_BATCH, LARGE_BATCH, b"", b"rubbish", bytes(100)],
         ids=[bytes(16), uuid.UUID(int=1).bytes, b"\xff" * 16],
@@ -110,13 +111,26 @@ def test_requests_by_the_schema_get_an_answer_by_the_schema(victim: Victim, api:
                 wire.send(frame + PROBE)
                 answer = wire.receive()
                 assert answer is not None, f"version {version}, {frame!r}"
-                if is_answer_to_the_probe(answer):
-                    assert api == PRODUCE, "only Produce with acks=0 goes without an answer"
-                    continue
                 check_answer(answer, api, version)
                 after = wire.receive()
                 assert after is not None
                 assert is_answer_to_the_probe(after)
+    assert victim.unforeseen() == ""
+    assert victim.bystander.is_undisturbed()
+
+
+def test_produce_without_acknowledgement_gets_no_answer_and_at_an_error_the_end_of_the_connection(
+    victim: Victim,
+) -> None:
+    """To close it is the only way to tell such a producer that something went wrong."""
+    chance = random.Random(2)
+    for version in range(3, victim.served[PRODUCE].stop):
+        for _ in range(REQUESTS):
+            frame = request(PRODUCE, version, maker(chance, acks=(0,)).body(PRODUCE, version))
+            with Wire(victim.port) as wire:
+                wire.send(frame + PROBE)
+                answer = wire.receive()
+                assert answer is None or is_answer_to_the_probe(answer)
     assert victim.unforeseen() == ""
     assert victim.bystander.is_undisturbed()
 
@@ -130,7 +144,7 @@ def test_damaged_requests_end_in_answers_or_the_end_of_the_connection(
         if not has_schema(api, version):
             continue
         for _ in range(DAMAGED_REQUESTS):
-            frame = request(api, version, maker(chance).body(api, version))
+            frame = request(api, version, maker(chance, (-1, 0, 1)).body(api, version))
             with Wire(victim.port) as wire:
                 wire.send(mutated(frame, chance) + PROBE)
                 wire.finish()
