@@ -44,7 +44,7 @@ big: $(INSTALLED) ## write GIB GiB (5), show memory and the time of a restart af
 
 lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
-	  --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet -o requirements.lock
+	  --generate-hashes --no-header --no-annotate --quiet -o requirements.lock
 
 # Clients under test that no Python package brings along.
 system:

@@ -9,7 +9,13 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
-from tests.judges.judge import Message, Received, RefusedError, TopicDescription
+from tests.judges.judge import (
+    Message,
+    Received,
+    RefusedError,
+    TopicDescription,
+    received_from,
+)
 
 T = TypeVar("T")
 
@@ -99,20 +105,9 @@ class Aio:
         async def work(consumer: Any) -> list[Received]:
             consumer.assign([place])
             consumer.seek(place, offset)
-            return [self._received(await consumer.getone(place)) for _ in range(count)]
+            return [received_from(await consumer.getone(place)) for _ in range(count)]
 
         return self._with(self._consumer, work)
-
-    @staticmethod
-    def _received(record: Any) -> Received:
-        return Received(
-            offset=record.offset,
-            timestamp_ms=record.timestamp,
-            is_append_time=record.timestamp_type == 1,
-            key=record.key,
-            value=record.value,
-            headers=tuple(record.headers),
-        )
 
     def offset_for_timestamp(self, topic: str, timestamp_ms: int, partition: int = 0) -> int:
         place = TopicPartition(topic, partition)

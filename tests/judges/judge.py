@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -24,6 +24,18 @@ class Received(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+def received_from(record: Any) -> Received:
+    """From a ConsumerRecord, which aiokafka and kafka-python share."""
+    return Received(
+        offset=record.offset,
+        timestamp_ms=record.timestamp,
+        is_append_time=record.timestamp_type == 1,
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
+    )
 
 
 @dataclass

@@ -9,7 +9,13 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
-from tests.judges.judge import Message, Received, RefusedError, TopicDescription
+from tests.judges.judge import (
+    Message,
+    Received,
+    RefusedError,
+    TopicDescription,
+    received_from,
+)
 
 TIMEOUT_S = 30
 
@@ -86,19 +92,8 @@ class KafkaPython:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{len(received)} of {count} messages arrived")
                 records = consumer.poll(1000, max_records=count - len(received)).get(place, [])
-                received += [self._received(record) for record in records]
+                received += [received_from(record) for record in records]
         return received
-
-    @staticmethod
-    def _received(record: Any) -> Received:
-        return Received(
-            offset=record.offset,
-            timestamp_ms=record.timestamp,
-            is_append_time=record.timestamp_type == 1,
-            key=record.key,
-            value=record.value,
-            headers=tuple(record.headers),
-        )
 
     def offset_for_timestamp(self, topic: str, timestamp_ms: int, partition: int = 0) -> int:
         place = TopicPartition(topic, partition)
