@@ -69,7 +69,7 @@ def test_bytes_that_are_no_batch_are_refused() -> None:
     assert refusal(good[:-1]) is ErrorCode.CORRUPT_MESSAGE
     assert refusal(good + good) is ErrorCode.INVALID_RECORD
     assert refusal(flipped) is ErrorCode.CORRUPT_MESSAGE
-    assert refusal(old_format) is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert refusal(old_format) is ErrorCode.INVALID_RECORD
 
 
 def test_a_batch_that_contradicts_itself_is_refused() -> None:
@@ -117,3 +117,16 @@ def test_a_topic_with_a_codec_of_its_own_stores_batches_in_it(
     assert header.size == len(batch)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 1, 9)
     assert decode_batch(batch) == records
+
+
+def test_a_batch_that_is_too_large_once_it_is_stored_as_the_topic_wants_is_refused() -> None:
+    data = sent((b"a", bytes(100_000)), codec=Compression.GZIP)
+    assert len(data) < 10_000
+    small = rules(compression=Compression.NONE, max_message_bytes=10_000)
+    assert refusal(data, small) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_producer_may_not_say_that_the_broker_set_the_time() -> None:
+    data = sent((b"a", b"b"))
+    wire_batch.patch_append_time(data, 0, NOW_MS)
+    assert refusal(data) is ErrorCode.INVALID_TIMESTAMP

@@ -48,6 +48,7 @@ def accept(
     if rules.compression is not None and header.compression != rules.compression:
         records = _recompressed(records, header, rules.compression)
         header = wire_batch.read_header(records)
+        _check_size(header, rules)
     if not rules.append_time:
         return records, header, -1
     wire_batch.patch_append_time(records, 0, now_ms)
@@ -57,7 +58,7 @@ def accept(
 def _checked_header(records: memoryview, rules: Rules) -> BatchHeader:
     if len(records) > 16 and records[16] < 2:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            ErrorCode.INVALID_RECORD,
             f"Message format v{records[16]} is too old: use a client of Kafka 0.11 or later",
         )
     try:
@@ -70,11 +71,7 @@ def _checked_header(records: memoryview, rules: Rules) -> BatchHeader:
         raise KafkaError(
             ErrorCode.INVALID_RECORD, "A produce request carries one record batch per partition"
         )
-    if header.size > rules.max_message_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"The batch has {header.size} bytes, max.message.bytes is {rules.max_message_bytes}",
-        )
+    _check_size(header, rules)
     if not wire_batch.crc_ok(records, 0, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "The record batch's CRC doesn't match")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
@@ -87,6 +84,10 @@ def _checked_header(records: memoryview, rules: Rules) -> BatchHeader:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Unknown codec {header.compression}"
         )
+    if header.timestamp_type != 0:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP, "Only the broker may say that it set a batch's time"
+        )
     if header.is_control or header.is_transactional:
         raise KafkaError(
             ErrorCode.INVALID_RECORD, "Only a transaction in progress may write such a batch"
@@ -96,6 +97,14 @@ def _checked_header(records: memoryview, rules: Rules) -> BatchHeader:
             ErrorCode.INVALID_RECORD, "An idempotent producer's batch needs an epoch and a sequence"
         )
     return header
+
+
+def _check_size(header: BatchHeader, rules: Rules) -> None:
+    if header.size > rules.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"The batch has {header.size} bytes, max.message.bytes is {rules.max_message_bytes}",
+        )
 
 
 def _check_timestamp(header: BatchHeader, rules: Rules, now_ms: int) -> None:
