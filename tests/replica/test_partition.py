@@ -3,18 +3,20 @@
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sapwood.disk import File, OsDisk, SyncFailed
+from sapwood.disk import OsDisk
 from sapwood.log import Log, LogConfig
 from sapwood.replica import Partition, Rules
 from sapwood.wire.batch import iterate
 from sapwood.wire.errors import ErrorCode, KafkaError
 from sapwood.wire.records import decode_batch, encode_batch
+from tests.replica.held import HeldDisk
 
 RULES = Rules(
     max_message_bytes=1 << 20,
@@ -26,36 +28,6 @@ RULES = Rules(
     min_insync_replicas=1,
 )
 NOW_MS = 1_700_000_000_000
-
-
-class HeldDisk(OsDisk):
-    """Syncs of log files end when, and as, the test says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: list[asyncio.Future[None]] = []
-        self.full = False
-
-    def sync(self, file: File) -> asyncio.Future[None]:
-        if not file.path.endswith(".log"):
-            return super().sync(file)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.held.append(future)
-        return future
-
-    async def release(self) -> None:
-        held, self.held = self.held, []
-        for future in held:
-            future.set_result(None)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    async def fail(self) -> None:
-        held, self.held = self.held, []
-        for future in held:
-            future.set_exception(SyncFailed(errno.EIO, "sync failed"))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
 
 
 class Listener:
@@ -159,6 +131,29 @@ async def test_a_repeat_is_acknowledged_with_its_original_and_never_before(tmp_p
     assert acks.seen == [("original", ErrorCode.NONE), ("repeat", ErrorCode.NONE)]
     partition.produce(batch(b"a", producer_id=7, sequence=0), NOW_MS, acks("late repeat"))
     assert acks.seen[-1] == ("late repeat", ErrorCode.NONE)
+
+
+@on_a_loop
+async def test_a_repeat_is_told_the_time_at_which_its_original_was_appended(tmp_path: Path) -> None:
+    partition = opened(OsDisk(), tmp_path, flush="os")
+    partition.rules = replace(RULES, append_time=True)
+    times = [
+        partition.produce(batch(b"a", producer_id=7, sequence=0), now_ms, None).timestamp_ms
+        for now_ms in (NOW_MS, NOW_MS + 5)
+    ]
+    assert times == [NOW_MS, NOW_MS]
+
+
+@on_a_loop
+async def test_a_topic_that_turns_to_os_buffering_under_load_stops_syncing(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    partition = opened(disk, tmp_path)
+    partition.produce(batch(b"a"), NOW_MS, None)
+    partition.log.config = replace(partition.log.config, flush="os")
+    partition.produce(batch(b"b"), NOW_MS, None)
+    await disk.release()
+    assert disk.held == []
+    assert partition.high_watermark == 2
 
 
 @on_a_loop

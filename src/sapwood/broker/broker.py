@@ -12,14 +12,15 @@ from sapwood.broker import cluster, configs, offsets, producers, topics
 from sapwood.broker.fetch import fetch
 from sapwood.broker.produce import produce
 from sapwood.broker.state import BrokerConfig, BrokerState, wall_clock_ms
-from sapwood.broker.store import NAME, TOPIC_ID, MetadataStore, ProducerIds
+from sapwood.broker.store import TOPIC_ID, MetadataStore, ProducerIds
 from sapwood.metadata import records as r
+from sapwood.metadata.controller import METADATA_TOPIC
 from sapwood.metadata.image import BROKER_RESOURCE, Topic
 from sapwood.replica import UPKEEP_INTERVAL_S, Disk, LogConfig, Replicas, Rules, Settings
 from sapwood.server import Request
 from sapwood.wire.apis import Api, codec_versions
 from sapwood.wire.codec import Buffer, Struct, decode_request
-from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from sapwood.wire.errors import ErrorCode, MalformedMessage
 from sapwood.wire.frames import encode_response_frame
 
 logger = logging.getLogger(__name__)
@@ -183,7 +184,7 @@ class Broker:
         )
         replicas.remove_files(store.image.deleted_topics)
         for topic in store.image.topics.values():
-            self._open_partitions(topic, 0)
+            await self._open_partitions(topic, 0)
         await replicas.settle()
         await self._register()
         self._upkeep = asyncio.create_task(self._keep_up())
@@ -218,7 +219,7 @@ class Broker:
         return self.state.replicas.offline()
 
     async def _open_store(self, replicas: Replicas) -> MetadataStore:
-        partition = replicas.open(NAME, TOPIC_ID, 0, _METADATA_SETTINGS)
+        partition = replicas.open(METADATA_TOPIC, TOPIC_ID, 0, _METADATA_SETTINGS)
         if partition is None:
             raise MetadataLost(f"the metadata log is damaged: {replicas.offline()[0][2]}")
         await replicas.settle()
@@ -239,15 +240,15 @@ class Broker:
                 found.append(me)
             await state.store.commit(found)
 
-    def _applied(self, record: r.Record) -> None:
+    async def _applied(self, record: r.Record) -> None:
         """What a committed change of the metadata means for this node's partitions."""
         state = self.state
         match record:
             case r.TopicCreated():
-                self._open_partitions(state.image.topics[record.name], 0)
+                await self._open_partitions(state.image.topics[record.name], 0)
             case r.PartitionsAdded():
                 topic = state.image.topics_by_id[record.topic_id]
-                self._open_partitions(topic, len(topic.partitions) - len(record.partitions))
+                await self._open_partitions(topic, len(topic.partitions) - len(record.partitions))
             case r.TopicDeleted():
                 state.replicas.remove(record.topic_id)
             case r.ConfigChanged():
@@ -255,13 +256,17 @@ class Broker:
                 if record.resource_type == BROKER_RESOURCE:
                     changed = list(state.image.topics)
                 for name in changed:
-                    state.replicas.configure(name, state.settings(name))
+                    topic_id = state.image.topics[name].topic_id
+                    state.replicas.configure(topic_id, state.settings(name))
+                    await asyncio.sleep(0)
 
-    def _open_partitions(self, topic: Topic, first: int) -> None:
+    async def _open_partitions(self, topic: Topic, first: int) -> None:
         settings = self.state.settings(topic.name)
         for index in range(first, len(topic.partitions)):
             if self._config.node_id in topic.partitions[index]:
                 self.state.replicas.open(topic.name, topic.topic_id, index, settings)
+                # Each touches a few files: a topic with thousands must not hold everybody up.
+                await asyncio.sleep(0)
 
     async def _keep_up(self) -> None:
         while True:
@@ -270,8 +275,9 @@ class Broker:
                 await self.state.replicas.upkeep()
             except OSError as error:
                 logger.warning("upkeep failed and will be tried again: %s", error)
-            except KafkaError as error:
-                logger.error("upkeep failed: %s", error)
+            except Exception:
+                # Without upkeep nothing old is ever deleted, so it goes on whatever happened.
+                logger.exception("upkeep failed and will be tried again")
 
 
 def _new_cluster_id() -> str:

@@ -4,14 +4,13 @@ import os
 import shutil
 
 from sapwood.broker.state import BrokerState
-from sapwood.broker.topics import create_missing
+from sapwood.broker.topics import NO_TOPIC_ID, create_missing
 from sapwood.metadata.controller import check_topic_name
 from sapwood.metadata.image import Topic
 from sapwood.server import Request
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
-NO_TOPIC_ID = bytes(16)
 BROKER_ENDPOINTS = 1
 FIRST_VERSION_BY_ID = 12
 """Of Metadata. Two versions before it have an id in the request and can't answer by it."""
@@ -102,7 +101,7 @@ def _partition_metadata(state: BrokerState, topic: Topic, index: int) -> Struct:
         offline_replicas=[],
     )
     try:
-        partition = state.replicas.get(topic.name, index)
+        partition = state.replicas.get(topic.topic_id, index)
         partition.check_online()
         result.leader_epoch = partition.leader_epoch
     except KafkaError:
@@ -153,7 +152,8 @@ def describe_topic_partitions(state: BrokerState, request: Request, message: Str
     names = sorted({topic.name for topic in message.topics} or state.image.topics)
     first_topic, first_partition = "", 0
     if message.cursor is not None:
-        first_topic, first_partition = message.cursor.topic_name, message.cursor.partition_index
+        first_topic = message.cursor.topic_name
+        first_partition = max(0, message.cursor.partition_index)
     room = max(1, min(message.response_partition_limit, MAX_PARTITIONS_PER_PAGE))
     topics: list[Struct] = []
     next_cursor = None
@@ -188,7 +188,7 @@ def describe_log_dirs(state: BrokerState, request: Request, message: Struct) -> 
             if wanted is not None and (topic.name, index) not in wanted:
                 continue
             try:
-                size = state.replicas.get(topic.name, index).log.size_bytes
+                size = state.replicas.get(topic.topic_id, index).log.size_bytes
             except KafkaError:
                 continue  # its log could not be opened, so nothing can be said of it
             topics.setdefault(topic.name, []).append(

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from sapwood.broker.store import MetadataStore, ProducerIds
 from sapwood.metadata import configs
+from sapwood.metadata.controller import find_topic
 from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Node
 from sapwood.replica import LogConfig, Partition, Replicas, Rules, Settings
 from sapwood.wire.compression import Compression
-from sapwood.wire.errors import ErrorCode, KafkaError
 
 LONG_MAX = 2**63 - 1
 
@@ -56,13 +56,12 @@ class BrokerState:
         return self.store.image
 
     def partition(self, topic: str | None, topic_id: bytes, index: int) -> Partition:
-        """By name if there is one, else by id; raises what the client is to be told."""
-        if topic is None:
-            found = self.image.topics_by_id.get(topic_id)
-            if found is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id")
-            topic = found.name
-        return self.replicas.get(topic, index)
+        """By name if there is one, else by id; raises what the client is to be told.
+
+        Only what the image lists can be reached: the metadata's own log is a partition, too.
+        """
+        found = find_topic(self.image, topic, topic_id)
+        return self.replicas.get(found.topic_id, index)
 
     def broker_overrides(self, node_id: int) -> configs.BrokerOverrides:
         static = {**self.config.overrides, **self._identity()}

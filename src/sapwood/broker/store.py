@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from sapwood.metadata import controller
 from sapwood.metadata import records as r
@@ -12,7 +12,6 @@ from sapwood.wire.batch import iterate, read_header
 from sapwood.wire.errors import KafkaError
 from sapwood.wire.records import decode_batch, encode_batch
 
-NAME = "__cluster_metadata"
 TOPIC_ID = (1).to_bytes(16, "big")
 """Kafka's own id for its metadata topic."""
 _READ_BYTES = 1 << 20
@@ -25,7 +24,7 @@ class MetadataStore:
         self,
         partition: Partition,
         now_ms: Callable[[], int],
-        on_applied: Callable[[r.Record], None],
+        on_applied: Callable[[r.Record], Awaitable[None]],
     ) -> None:
         self.image = Image()
         self._on_applied = on_applied
@@ -61,13 +60,17 @@ class MetadataStore:
             if error is None:
                 for record in records:
                     self.image.apply(record)
-                    self._on_applied(record)
+            if committed.cancelled():
+                return
+            if error is None:
                 committed.set_result(None)
             else:
                 committed.set_exception(error)
 
         self._partition.append(batch, read_header(batch), now_ms, -1, done)
         await committed
+        for record in records:
+            await self._on_applied(record)
 
 
 class ProducerIds:

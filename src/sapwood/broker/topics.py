@@ -1,10 +1,13 @@
 """CreateTopics, DeleteTopics, CreatePartitions, and creation on demand."""
 
+import logging
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
 
 from sapwood.broker.configs import describe_entries
+from sapwood.broker.refusal import refuse
 from sapwood.broker.state import BrokerState
 from sapwood.metadata import controller
 from sapwood.metadata.image import Image
@@ -13,13 +16,18 @@ from sapwood.server import Request
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Hashable)
+NO_TOPIC_ID = bytes(16)
+
 
 def new_topic_id() -> bytes:
     return uuid.uuid4().bytes
 
 
 async def create_missing(state: BrokerState, names: Iterable[str]) -> None:
-    """Create what doesn't exist and may; what may not is left for the asker to be told of."""
+    """Create what doesn't exist and can be; the asker is told what still doesn't exist."""
     if all(name in state.image.topics for name in names):
         return
     async with state.store.changing() as image:
@@ -28,9 +36,9 @@ async def create_missing(state: BrokerState, names: Iterable[str]) -> None:
                 record = controller.create_topic(
                     image, name, new_topic_id(), default_partition_count=state.config.num_partitions
                 )
-            except KafkaError:
-                continue
-            await state.store.commit([record])
+                await state.store.commit([record])
+            except KafkaError as error:
+                logger.debug("topic %s was not created on demand: %s", name[:300], error)
 
 
 async def create_topics(state: BrokerState, request: Request, message: Struct) -> Struct:
@@ -39,7 +47,11 @@ async def create_topics(state: BrokerState, request: Request, message: Struct) -
     async with state.store.changing() as image:
         for topic in message.topics:
             result = Struct(
-                name=topic.name, topic_id=bytes(16), error_code=0, error_message=None, configs=None
+                name=topic.name,
+                topic_id=NO_TOPIC_ID,
+                error_code=0,
+                error_message=None,
+                configs=None,
             )
             try:
                 if topic.name in repeated:
@@ -54,8 +66,7 @@ async def create_topics(state: BrokerState, request: Request, message: Struct) -
                 result.replication_factor = len(record.partitions[0])
                 result.configs = describe_entries(state, dict(record.configs))
             except KafkaError as error:
-                result.error_code = int(error.code)
-                result.error_message = error.message
+                refuse(result, error)
             results.append(result)
     return Struct(topics=_once_each(results))
 
@@ -87,18 +98,24 @@ async def delete_topics(state: BrokerState, request: Request, message: Struct) -
     if request.header.api_version >= 6:
         wanted = [(topic.name, topic.topic_id) for topic in message.topics]
     else:
-        wanted = [(name, bytes(16)) for name in message.topic_names]
+        wanted = [(name, NO_TOPIC_ID) for name in message.topic_names]
+    repeated = _repeated(wanted)
     results = []
     async with state.store.changing() as image:
-        for name, topic_id in wanted:
+        for name, topic_id in dict.fromkeys(wanted):
             result = Struct(name=name, topic_id=topic_id, error_code=0, error_message=None)
             try:
+                if (name, topic_id) in repeated:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic is named more than once")
+                if (name is None) == (topic_id == NO_TOPIC_ID):
+                    raise KafkaError(
+                        ErrorCode.INVALID_REQUEST, "Give either a topic's name or its id"
+                    )
                 topic = controller.find_topic(image, name, topic_id)
                 result.name, result.topic_id = topic.name, topic.topic_id
                 await state.store.commit([TopicDeleted(topic_id=topic.topic_id)])
             except KafkaError as error:
-                result.error_code = int(error.code)
-                result.error_message = error.message
+                refuse(result, error)
             results.append(result)
     return Struct(responses=results)
 
@@ -123,14 +140,13 @@ async def create_partitions(state: BrokerState, request: Request, message: Struc
                 if not message.validate_only:
                     await state.store.commit([record])
             except KafkaError as error:
-                result.error_code = int(error.code)
-                result.error_message = error.message
+                refuse(result, error)
             results.append(result)
     return Struct(results=_once_each(results))
 
 
-def _repeated(names: Iterable[str]) -> set[str]:
-    return {name for name, times in Counter(names).items() if times > 1}
+def _repeated(named: Iterable[T]) -> set[T]:
+    return {it for it, times in Counter(named).items() if times > 1}
 
 
 def _once_each(results: list[Struct]) -> list[Struct]:

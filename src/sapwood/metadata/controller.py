@@ -15,6 +15,7 @@ from sapwood.wire.errors import ErrorCode, KafkaError
 MAX_PARTITIONS = 10_000
 """Of one topic: each costs files and memory, and one request must not exhaust a node."""
 DEFAULT_REPLICATION_FACTOR = 3
+METADATA_TOPIC = "__cluster_metadata"
 PRODUCER_ID_BLOCK = 1000
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
@@ -31,15 +32,12 @@ def check_topic_name(name: str) -> None:
 
 def find_topic(image: Image, name: str | None, topic_id: bytes = b"") -> Topic:
     """By name if there is one, else by id."""
-    if name is not None:
-        topic = image.topics.get(name)
-        missing = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist")
-    else:
-        topic = image.topics_by_id.get(topic_id)
-        missing = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id")
-    if topic is None:
-        raise missing
-    return topic
+    topic = image.topics_by_id.get(topic_id) if name is None else image.topics.get(name)
+    if topic is not None:
+        return topic
+    if name is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id")
+    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist")
 
 
 def create_topic(
@@ -55,6 +53,8 @@ def create_topic(
 ) -> r.TopicCreated:
     """-1 leaves a choice to the cluster: a partition for every node, replicas on up to three."""
     check_topic_name(name)
+    if name == METADATA_TOPIC:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is the cluster's own log")
     if name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists")
     if assignments:

@@ -54,6 +54,7 @@ class Partition:
         """A new epoch for every start, so that clients notice a log that may have lost its tail."""
         self.high_watermark = log.end_offset
         self.offline_reason: str | None = None
+        self._refusal: KafkaError | None = None
         self._hybrid_now = hybrid_now
         self._on_offline = on_offline
         self._waiting: deque[tuple[int, OnCommitted]] = deque()
@@ -65,8 +66,8 @@ class Partition:
         return f"{self.topic}-{self.index}"
 
     def check_online(self) -> None:
-        if self.offline_reason is not None:
-            raise self.storage_error()
+        if self._refusal is not None:
+            raise self._refusal
 
     def produce(
         self, records: memoryview | None, now_ms: int, on_committed: OnCommitted | None
@@ -95,6 +96,9 @@ class Partition:
             if duplicate is not None:
                 if on_committed is not None:
                     self._when_committed(duplicate + header.record_count, on_committed)
+                original = log.producers.original(header)
+                if append_time_ms >= 0 and original is not None:
+                    append_time_ms = original.timestamp
                 return Appended(duplicate, append_time_ms)
         base_offset = log.end_offset
         wire_batch.patch_offset(batch, 0, base_offset, self.leader_epoch)
@@ -128,8 +132,7 @@ class Partition:
                 f"{self.high_watermark}",
             ) from None
         except (CorruptLog, OSError) as error:
-            self.take_offline(str(error))
-            raise self.storage_error() from error
+            raise self._failed(str(error)) from error
 
     def look_up(self, question: Callable[[Log], T]) -> T:
         """Ask the log something that reads its files."""
@@ -137,21 +140,22 @@ class Partition:
         try:
             return question(self.log)
         except (CorruptLog, OSError) as error:
-            self.take_offline(str(error))
-            raise self.storage_error() from error
+            raise self._failed(str(error)) from error
 
     async def advance_start(self, offset: int) -> None:
         """Forget all records below `offset`, and return when no crash can bring them back."""
+        self.check_online()
         try:
             await self.log.advance_start(offset)
         except OSError as error:
-            self.take_offline(f"the new start could not be stored: {error}")
-            raise self.storage_error() from error
-
-    def storage_error(self) -> KafkaError:
-        return KafkaError(
-            ErrorCode.KAFKA_STORAGE_ERROR, f"Partition {self} is offline: {self.offline_reason}"
-        )
+            if self.log.failed is not None:
+                raise self._failed(str(error)) from error
+            self.check_online()  # it may have been deleted
+            # A disk may be too full even for this, and deleting is how people make room.
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"The new start of {self} could not be stored: {error}",
+            ) from error
 
     def listen(self, listener: CommitListener) -> None:
         self._listeners[listener] = None
@@ -164,7 +168,22 @@ class Partition:
             return
         self.offline_reason = reason
         self._on_offline(self)
-        error = self.storage_error()
+        message = f"Partition {self} is offline: {reason}"
+        self._refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message))
+
+    def delete(self) -> None:
+        """Its topic is gone: so it is for everybody who still waits for it."""
+        self.offline_reason = "the topic was deleted"
+        message = f"The topic of {self} was deleted"
+        self._refuse(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
+
+    def _failed(self, reason: str) -> KafkaError:
+        """Take the partition offline; what the asker is to be told."""
+        self.take_offline(reason)
+        return self._refusal or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    def _refuse(self, error: KafkaError) -> None:
+        self._refusal = error
         waiting, self._waiting = self._waiting, deque()
         for _, on_committed in waiting:
             on_committed(error)
@@ -192,7 +211,7 @@ class Partition:
             return
         if self.offline_reason is not None:
             return
-        if self.log.end_offset > future.result():
+        if self.log.end_offset > future.result() and self.log.config.flush != "os":
             self._sync()
         self._commit(future.result())
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sapwood.disk import Disk, Journal
@@ -48,6 +48,17 @@ def _log_failure(removal: asyncio.Future[None]) -> None:
         logger.warning("files of a deleted topic stay until the next start: %s", error)
 
 
+@dataclass(slots=True, frozen=True)
+class _Unopened:
+    """A partition whose log could not be opened, and why."""
+
+    topic: str
+    settings: Settings
+    reason: str
+    may_be_retried: bool
+    """A full disk or too many open files pass; damage doesn't."""
+
+
 class Replicas:
     """Opening may cost time; looking up is one dictionary access."""
 
@@ -60,32 +71,34 @@ class Replicas:
         self._clock = HybridClock()
         self._cache = SegmentCache()
         self._clean = self._journal.get(_CLEAN_STOP) is not None
-        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._partitions: dict[bytes, dict[int, Partition]] = {}
+        """By topic id: a topic that is made again under its old name is another one."""
         self._ends: dict[Partition, tuple[bytes, int]] = {}
         """Each partition's key in the journal and the durable end that was last noted there."""
-        self._unopened: dict[tuple[str, int], tuple[str, bytes]] = {}
+        self._unopened: dict[tuple[bytes, int], _Unopened] = {}
+        self._removals: set[asyncio.Task[None]] = set()
         self.offline_total = 0
 
     def __iter__(self) -> Iterator[Partition]:
-        return iter(self._partitions.values())
+        for partitions in self._partitions.values():
+            yield from partitions.values()
 
-    def get(self, topic: str, index: int) -> Partition:
-        partition = self._partitions.get((topic, index))
+    def get(self, topic_id: bytes, index: int) -> Partition:
+        partition = self._partitions.get(topic_id, {}).get(index)
         if partition is not None:
             return partition
-        if (topic, index) in self._unopened:
-            reason, _ = self._unopened[topic, index]
+        unopened = self._unopened.get((topic_id, index))
+        if unopened is not None:
             raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"Partition {topic}-{index} is offline: {reason}"
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"Partition {unopened.topic}-{index} is offline: {unopened.reason}",
             )
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}"
-        )
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {index}")
 
     def offline(self) -> list[tuple[str, int, str]]:
         """Topic, partition and reason of all that can't be served."""
         failed = [(p.topic, p.index, p.offline_reason) for p in self if p.offline_reason]
-        return failed + [(*name, reason) for name, (reason, _) in self._unopened.items()]
+        return failed + [(it.topic, index, it.reason) for (_, index), it in self._unopened.items()]
 
     async def begin(self) -> None:
         """From here on a crash is an unclean stop."""
@@ -94,6 +107,14 @@ class Replicas:
 
     def open(self, topic: str, topic_id: bytes, index: int, settings: Settings) -> Partition | None:
         """Recover or create a partition; None if its log can't be trusted: then it is offline."""
+        partition = self._recover(topic, topic_id, index, settings)
+        if partition is not None:
+            self._partitions.setdefault(topic_id, {})[index] = partition
+        return partition
+
+    def _recover(
+        self, topic: str, topic_id: bytes, index: int, settings: Settings
+    ) -> Partition | None:
         name = directory_name(topic, topic_id, index)
         key = b"end/" + name.rpartition(".")[2].encode() + b"/" + str(index).encode()
         noted = self._journal.get(key)
@@ -109,9 +130,12 @@ class Replicas:
                 cache=self._cache,
             )
         except (CorruptLog, OSError) as error:
-            self._unopened[topic, index] = (str(error), topic_id)
-            self.offline_total += 1
-            logger.error("partition %s-%d is offline: %s", topic, index, error)
+            if (topic_id, index) not in self._unopened:
+                self.offline_total += 1
+                logger.error("partition %s-%d is offline: %s", topic, index, error)
+            self._unopened[topic_id, index] = _Unopened(
+                topic, settings, str(error), isinstance(error, OSError)
+            )
             return None
         self._clock.observe(log.last_hlc)
         partition = Partition(
@@ -123,15 +147,16 @@ class Replicas:
             hybrid_now=self._hybrid_now,
             on_offline=self._went_offline,
         )
-        self._partitions[topic, index] = partition
         self._ends[partition] = (key, durable_end)
         return partition
 
-    def configure(self, topic: str, settings: Settings) -> None:
-        for partition in self:
-            if partition.topic == topic:
-                partition.log.config = settings.log
-                partition.rules = settings.rules
+    def configure(self, topic_id: bytes, settings: Settings) -> None:
+        for partition in self._partitions.get(topic_id, {}).values():
+            partition.log.config = settings.log
+            partition.rules = settings.rules
+        for id_and_index, unopened in self._unopened.items():
+            if id_and_index[0] == topic_id:
+                self._unopened[id_and_index] = replace(unopened, settings=settings)
 
     async def settle(self) -> None:
         """Sync what recovery found past the last sync: only then may readers see it.
@@ -146,32 +171,53 @@ class Replicas:
                 partition.take_offline(f"a sync to disk failed: {result}")
 
     def remove(self, topic_id: bytes) -> None:
-        """Drop a deleted topic's partitions and their files."""
-        for name, partition in list(self._partitions.items()):
-            if partition.topic_id == topic_id:
-                del self._partitions[name]
-                key, _ = self._ends.pop(partition)
-                self._journal.put(key, None)
-                partition.take_offline("the topic was deleted")
+        """Drop a deleted topic's partitions at once, and their files soon."""
+        gone = list(self._partitions.pop(topic_id, {}).values())
+        for partition in gone:
+            key, _ = self._ends.pop(partition)
+            self._journal.put(key, None)
+            partition.delete()
+        directories = [partition.log.directory for partition in gone]
+        for id_and_index, unopened in list(self._unopened.items()):
+            if id_and_index[0] == topic_id:
+                del self._unopened[id_and_index]
+                name = directory_name(unopened.topic, *id_and_index)
+                directories.append(f"{self._directory}/{name}")
+        removal = asyncio.create_task(self._let_go(gone, directories))
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
+
+    async def _let_go(self, gone: list[Partition], directories: list[str]) -> None:
+        for partition in gone:
+            try:
                 partition.log.close()
-        for name, (_, unopened_id) in list(self._unopened.items()):
-            if unopened_id == topic_id:
-                del self._unopened[name]
-        self.remove_files({topic_id})
+            except OSError as error:
+                logger.debug("deleted log %s was not closed: %s", partition, error)
+            # To close a log blocks for a moment: a topic may have thousands.
+            await asyncio.sleep(0)
+        for directory in directories:
+            self._remove_directory(directory)
 
     def remove_files(self, topic_ids: set[bytes]) -> None:
         """Only ever of topics that the metadata log says were deleted."""
         for name in self._disk.list(self._directory):
             if topic_id_of(name) in topic_ids:
-                path = f"{self._directory}/{name}"
-                # Off the loop: to free a large file takes a file system its time.
-                self._disk.offload(partial(self._disk.remove, path)).add_done_callback(_log_failure)
+                self._remove_directory(f"{self._directory}/{name}")
+
+    def _remove_directory(self, path: str) -> None:
+        # Off the loop: to free a large file takes a file system its time.
+        self._disk.offload(partial(self._disk.remove, path)).add_done_callback(_log_failure)
 
     async def upkeep(self) -> None:
         """Note durable ends, delete what retention allows, compact; about once a second."""
         now_ms = self._now_ms()
         for partition in list(self):
             if partition.offline_reason is not None:
+                continue
+            if partition.log.failed is not None:
+                # A sync that nobody waited for: one of a segment that was closed, or of a topic
+                # that acknowledges before it syncs.
+                partition.take_offline(str(partition.log.failed))
                 continue
             self._note_end(partition)
             try:
@@ -183,20 +229,48 @@ class Replicas:
                 )
             except CorruptLog as error:
                 partition.take_offline(str(error))
+        await self._retry_unopened()
         await self._journal.flush()
+
+    async def _retry_unopened(self) -> None:
+        """Open what could not be opened for want of room or of descriptors."""
+        for (topic_id, index), it in list(self._unopened.items()):
+            if not it.may_be_retried:
+                continue
+            partition = self._recover(it.topic, topic_id, index, it.settings)
+            if partition is None:
+                continue
+            try:
+                await partition.log.sync()  # as in `settle`: only then may readers see it
+            except OSError as error:
+                partition.take_offline(f"a sync to disk failed: {error}")
+            if self._unopened.pop((topic_id, index), None) is None:
+                self._ends.pop(partition)
+                partition.delete()  # its topic was, meanwhile
+                partition.log.close()
+                self._remove_directory(partition.log.directory)
+                continue
+            self._partitions.setdefault(topic_id, {})[index] = partition
+            logger.info("partition %s could be opened after all", partition)
 
     async def close(self) -> None:
         """A clean stop: all synced, all ends noted, so that the next start needs no scan."""
+        for removal in self._removals:
+            removal.cancel()  # the next start removes the rest
+        is_clean = True
         for partition in list(self):
-            if partition.offline_reason is None:
-                try:
-                    await partition.log.sync()
-                except OSError as error:
-                    partition.take_offline(f"a sync to disk failed: {error}")
-                    continue
+            try:
+                partition.check_online()
+                await partition.log.sync()
                 partition.log.close()
-                self._note_end(partition)
-        self._journal.put(_CLEAN_STOP, b"1")
+            except (KafkaError, OSError) as error:
+                # Its log was not closed, so the next start must not take it for whole.
+                is_clean = False
+                logger.error("%s was not closed: %s", partition, error)
+                continue
+            self._note_end(partition)
+        if is_clean:
+            self._journal.put(_CLEAN_STOP, b"1")
         await self._journal.flush()
 
     def _note_end(self, partition: Partition) -> None:
@@ -210,6 +284,5 @@ class Replicas:
         return self._clock.now(self._now_ms())
 
     def _went_offline(self, partition: Partition) -> None:
-        if (partition.topic, partition.index) in self._partitions:
-            self.offline_total += 1
-            logger.error("partition %s is offline: %s", partition, partition.offline_reason)
+        self.offline_total += 1
+        logger.error("partition %s is offline: %s", partition, partition.offline_reason)
