@@ -2,13 +2,14 @@
 
 import asyncio
 
+from sapwood.broker.refusal import refuse
 from sapwood.broker.state import BrokerState
 from sapwood.replica import OnCommitted
 from sapwood.server import Request
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer, Struct, decode_request
 from sapwood.wire.errors import ErrorCode, KafkaError
-from sapwood.wire.frames import encode_response_frame
+from sapwood.wire.frames import RequestHeader, encode_response_frame
 
 FIRST_DECODABLE = 3
 """Older versions carry older message formats. They are advertised, since some clients look for
@@ -20,7 +21,7 @@ def produce(
 ) -> list[Buffer] | asyncio.Future[list[Buffer] | None] | None:
     header = request.header
     message = decode_request(Api.PRODUCE, header.api_version, request.body, request.body_offset)
-    answer = _Answer(request)
+    answer = _Answer(header)
     now_ms = state.now_ms()
     for topic in message.topic_data:
         name = getattr(topic, "name", None)
@@ -30,6 +31,12 @@ def produce(
             for data in topic.partition_data
         ]
         answer.add(name, topic_id, results)
+    if message.acks == 0:
+        if answer.has_failed:
+            # Nobody waits for an answer: as with Kafka, the end of the connection is the only
+            # sign that something is wrong, and makes the client look for the topic anew.
+            request.connection.finish()
+        return None
     return answer.when_committed(message.timeout, message.acks)
 
 
@@ -51,7 +58,8 @@ def _append(
         log_start_offset=-1,
         record_errors=[],
     )
-    done = answer.expect(result)
+    # Without an answer nobody is told, and nothing of the request need be kept.
+    done = answer.expect(result) if acks else None
     try:
         if acks not in (-1, 0, 1):
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: use all, 1 or 0")
@@ -63,7 +71,9 @@ def _append(
             )
         appended = partition.produce(data.records, now_ms, done)
     except KafkaError as error:
-        done(error)
+        answer.has_failed = True
+        if done is not None:
+            done(error)
     else:
         if result.error_code == 0:
             result.base_offset = appended.base_offset
@@ -73,18 +83,18 @@ def _append(
 
 
 def _fail(result: Struct, error: KafkaError) -> None:
-    result.error_code = int(error.code)
-    result.error_message = error.message
+    refuse(result, error)
     result.base_offset = result.log_append_time = result.log_start_offset = -1
 
 
 class _Answer:
     """One response, and how many partitions it still waits for."""
 
-    __slots__ = ("_future", "_request", "_timer", "_topics", "_waiting")
+    __slots__ = ("_future", "_header", "_timer", "_topics", "_waiting", "has_failed")
 
-    def __init__(self, request: Request) -> None:
-        self._request = request
+    def __init__(self, header: RequestHeader) -> None:
+        self.has_failed = False
+        self._header = header
         self._topics: list[Struct] = []
         self._waiting: dict[int, Struct] = {}
         self._future: asyncio.Future[list[Buffer] | None] | None = None
@@ -108,14 +118,13 @@ class _Answer:
 
     def when_committed(
         self, timeout_ms: int, acks: int
-    ) -> list[Buffer] | asyncio.Future[list[Buffer] | None] | None:
-        if acks == 0:
-            return None
+    ) -> list[Buffer] | asyncio.Future[list[Buffer] | None]:
         if not self._waiting:
             return self._encode()
         loop = asyncio.get_running_loop()
         self._future = loop.create_future()
-        self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._time_out)
+        if acks == -1:  # the timeout is for other replicas; the leader's own disk has no choice
+            self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._time_out)
         return self._future
 
     def _time_out(self) -> None:
@@ -134,10 +143,9 @@ class _Answer:
             self._future.set_result(self._encode())
 
     def _encode(self) -> list[Buffer]:
-        header = self._request.header
         return encode_response_frame(
             Api.PRODUCE,
-            header.api_version,
-            header.correlation_id,
+            self._header.api_version,
+            self._header.correlation_id,
             Struct(responses=self._topics, throttle_time=0),
         )
