@@ -137,7 +137,7 @@ class _Attempt:
                 self.read_bytes += sum(map(len, views))
         except KafkaError as error:
             result.error_code = int(error.code)
-        if partition is not None and partition.offline_reason is None:
+        else:
             result.high_watermark = result.last_stable_offset = partition.high_watermark
             result.log_start_offset = partition.log.start_offset
         return result

@@ -90,7 +90,12 @@ def _epoch_end(partition: Partition, epoch: int) -> tuple[int, int]:
         return epoch, partition.high_watermark
     if epoch > partition.leader_epoch or epoch < 0:
         return -1, -1
-    return partition.look_up(lambda log: log.end_offset_for_epoch(epoch))
+    known, end = partition.look_up(lambda log: log.end_offset_for_epoch(epoch))
+    if known < 0 and epoch < partition.log.last_epoch:
+        # All of that epoch was deleted. It ended no later than the log now starts; were it
+        # called unknown, consumers that stand there would think the log was cut and start anew.
+        return epoch, partition.log.start_offset
+    return known, end
 
 
 async def delete_records(state: BrokerState, request: Request, message: Struct) -> Struct:
