@@ -1,7 +1,9 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources."""
 
+from collections import Counter
 from collections.abc import Callable
 
+from sapwood.broker.refusal import refuse
 from sapwood.broker.state import BrokerState
 from sapwood.metadata import controller
 from sapwood.metadata.configs import (
@@ -39,8 +41,7 @@ def describe_configs(state: BrokerState, request: Request, message: Struct) -> S
                 if keys is None or entry.config.name in keys
             ]
         except KafkaError as error:
-            result.error_code = int(error.code)
-            result.error_message = error.message
+            refuse(result, error)
         results.append(result)
     return Struct(results=results)
 
@@ -98,8 +99,10 @@ async def alter_configs(state: BrokerState, request: Request, message: Struct) -
     def replaced(image: Image, resource: Struct) -> dict[str, str | None]:
         present = image.overrides(resource.resource_type, resource.resource_name)
         values: dict[str, str | None] = dict.fromkeys(present)
-        for config in resource.configs:
-            values[config.name] = config.value
+        for name, config in _each_once(resource.configs):
+            if config.value is None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Config {name} has no value")
+            values[name] = config.value
         return values
 
     return await _alter(state, message, replaced)
@@ -109,16 +112,18 @@ async def incremental_alter_configs(
     state: BrokerState, request: Request, message: Struct
 ) -> Struct:
     def changed(image: Image, resource: Struct) -> dict[str, str | None]:
-        values: dict[str, str | None] = {}
-        for config in resource.configs:
-            if config.name in values:
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"Config {config.name} is named more than once"
-                )
-            values[config.name] = _operate(state, resource, config)
-        return values
+        return {
+            name: _operate(state, resource, config) for name, config in _each_once(resource.configs)
+        }
 
     return await _alter(state, message, changed)
+
+
+def _each_once(configs: list[Struct]) -> list[tuple[str, Struct]]:
+    named = {config.name: config for config in configs}
+    if len(named) < len(configs):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A config is named more than once")
+    return list(named.items())
 
 
 def _operate(state: BrokerState, resource: Struct, config: Struct) -> str | None:
@@ -126,7 +131,7 @@ def _operate(state: BrokerState, resource: Struct, config: Struct) -> str | None
     if operation == DELETE:
         return None
     if value is None:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Config {config.name} has no value")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Config {config.name} has no value")
     if operation == SET:
         return str(value)
     if operation not in (APPEND, SUBTRACT):
@@ -153,6 +158,7 @@ async def _alter(
     state: BrokerState, message: Struct, change: Callable[[Image, Struct], dict[str, str | None]]
 ) -> Struct:
     results = []
+    times = Counter((it.resource_type, it.resource_name) for it in message.resources)
     async with state.store.changing() as image:
         for resource in message.resources:
             result = Struct(
@@ -162,6 +168,8 @@ async def _alter(
                 resource_name=resource.resource_name,
             )
             try:
+                if times[resource.resource_type, resource.resource_name] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "A resource is named twice")
                 record = controller.change_configs(
                     image,
                     resource.resource_type,
@@ -171,8 +179,7 @@ async def _alter(
                 if not message.validate_only and record.values:
                     await state.store.commit([record])
             except KafkaError as error:
-                result.error_code = int(error.code)
-                result.error_message = error.message
+                refuse(result, error)
             results.append(result)
     return Struct(responses=results)
 

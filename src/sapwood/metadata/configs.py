@@ -14,9 +14,12 @@ from sapwood.wire.errors import ErrorCode, KafkaError
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+MAX_VALUE_BYTES = 2**15 - 1
+"""A value that came in by a newer version must be told by an older one, too."""
 
 
-_WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
+# Python refuses to read whole numbers of thousands of digits, and with another error.
+_WHOLE = re.compile(r"[+-]?[0-9]{1,100}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 
 
@@ -54,6 +57,8 @@ class Config:
 
     def check(self, value: str) -> str:
         """The value in the form to keep. INVALID_CONFIG, saying what is right, if it is wrong."""
+        if len(value.encode()) > MAX_VALUE_BYTES:
+            raise self._refused(value, f"at most {MAX_VALUE_BYTES} bytes")
         text = value.strip()
         if self.type is ConfigType.BOOLEAN:
             text = text.lower()
@@ -83,7 +88,8 @@ class Config:
 
     def _refused(self, value: str, wanted: str) -> KafkaError:
         return KafkaError(
-            ErrorCode.INVALID_CONFIG, f"Invalid value {value!r} for {self.name}: give {wanted}"
+            ErrorCode.INVALID_CONFIG,
+            f"Invalid value {value[:100]!r} for {self.name}: give {wanted}",
         )
 
 
