@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sapwood.disk import OsDisk
 from sapwood.log import CompactionFailed, CorruptLog, Log, LogConfig
-from sapwood.log.cleaner import Cleaned, CompactionPlan, clean
+from sapwood.log.cleaner import Cleaned, CompactionPlan, Source, clean
+from sapwood.log.compact import run_in_helper
 from sapwood.wire.batch import patch_append_time, read_header
 from sapwood.wire.records import Record, decode_batch, encode_batch
 from tests.disk.faulty import Crashed, FaultyDisk
@@ -326,6 +331,40 @@ def test_the_helper_process_reports_damage_and_failure(tmp_path: Path) -> None:
         disk.remove(path)
         with pytest.raises(CompactionFailed, match="No such file"):
             await log.compact(0, log.end_offset)
+
+    asyncio.run(scenario())
+
+
+def endless(directory: Path) -> CompactionPlan:
+    """A plan whose work never ends: its source is a pipe that nobody writes to."""
+    os.mkfifo(directory / f"{0:020d}.log")
+    return CompactionPlan(str(directory), (Source(0, 100),), 0, 0, 10, 0, 0, 1000, 100)
+
+
+def test_the_helper_process_ends_when_the_node_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "sapwood.log.compact_worker"], stdin=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(endless(tmp_path)) + b"\n")
+        process.stdin.close()
+        assert process.wait(timeout=30) == 1
+
+
+def test_a_cancelled_compaction_ends_its_helper_process(tmp_path: Path) -> None:
+    plan = endless(tmp_path)
+
+    async def scenario() -> None:
+        running = asyncio.create_task(run_in_helper(plan))
+        # Opening blocks until the helper has opened the other end.
+        opening = asyncio.to_thread(os.open, f"{tmp_path}/{0:020d}.log", os.O_WRONLY)
+        pipe = await opening
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        with pytest.raises(BrokenPipeError):
+            os.write(pipe, b"x")
+        os.close(pipe)
 
     asyncio.run(scenario())
 

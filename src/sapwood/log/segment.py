@@ -251,12 +251,9 @@ class Segment:
                     file, max(max_bytes, 0) + self._interval + HEADERS_SIZE, position
                 )
                 origin, local = position, 0
-            if position < trusted_end:
-                length, hlc, base_offset, delta = _peek(data, local + PEEK_START)
-            else:
+            if position >= trusted_end:
                 entry = self._parse(data, local, position)
-                length, hlc = entry.header.size, entry.hlc
-                base_offset, delta = entry.header.base_offset, entry.header.last_offset_delta
+            length, hlc, base_offset, delta = _peek(data, local + PEEK_START)
             size = HEADER_SIZE + length
             if base_offset + delta < offset:
                 position += size
@@ -272,7 +269,7 @@ class Segment:
                 data = self._pread(file, size, position)
                 origin, local = position, 0
             if position >= trusted_end:
-                self._check(data, local, position)
+                self._check(data, local, entry)
                 if checked_from < 0:
                     checked_from = position
             found.append((hlc, data[local + HEADER_SIZE : local + size]))
@@ -293,7 +290,7 @@ class Segment:
         """One batch, checked."""
         data = self._pread(self.file, entry.size, entry.position)
         if entry.position >= self.verified.end_of(entry.position):
-            self._check(data, 0, entry.position)
+            self._check(data, 0, entry)
         return data[HEADER_SIZE:]
 
     def position_of(self, offset: int) -> int:
@@ -316,8 +313,7 @@ class Segment:
         except BadEntry as bad:
             raise CorruptLog(self.path, bad.position, bad.reason) from bad
 
-    def _check(self, data: memoryview, local: int, position: int) -> None:
-        entry = self._parse(data, local, position)
+    def _check(self, data: memoryview, local: int, entry: Entry) -> None:
         try:
             check_batch(data, local, entry)
         except BadEntry as bad:
