@@ -56,7 +56,8 @@ def _authorize(topics: list[Struct]) -> None:
 def _metadata_of(state: BrokerState, wanted: Struct) -> Struct:
     name = wanted.name
     topic_id = getattr(wanted, "topic_id", NO_TOPIC_ID)
-    if name is None:
+    if name is None or topic_id != NO_TOPIC_ID:  # with an id, Java's Admin sends an empty name
+        name = None
         topic = state.image.topics_by_id.get(topic_id)
         code = ErrorCode.UNKNOWN_TOPIC_ID
     else:
