@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from sapwood.disk import Journal, OsDisk
 from sapwood.replica import LogConfig, Replicas, Settings
 from sapwood.wire.errors import ErrorCode, KafkaError
+from sapwood.wire.records import encode_batch
+from tests.helpers import DeadlinePassed
 from tests.replica.held import HeldDisk
-from tests.replica.test_partition import NOW_MS, RULES, batch, on_a_loop
+from tests.replica.test_partition import NOW_MS, RULES, batch, on_a_loop, values
 
 TOPIC_ID = bytes(15) + b"\7"
 
@@ -21,6 +25,14 @@ def settings(**changes: object) -> Settings:
 
 def opened(disk: OsDisk, place: Path) -> Replicas:
     return Replicas(disk, str(place), lambda: NOW_MS)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(15_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise DeadlinePassed("not true within 15 s")
 
 
 @on_a_loop
@@ -80,4 +92,28 @@ async def test_a_partition_that_a_full_disk_kept_from_being_made_is_made_when_th
     done: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
     replicas.get(TOPIC_ID, 0).produce(batch(b"a"), NOW_MS, done.set_result)
     assert await done is None
+    await replicas.close()
+
+
+@on_a_loop
+async def test_upkeep_compacts_and_a_topic_may_be_deleted_meanwhile(tmp_path: Path) -> None:
+    replicas = opened(OsDisk(), tmp_path)
+    compacted = settings(flush="os", segment_bytes=1024, cleanup_policy=frozenset({"compact"}))
+    kept = replicas.open("kept", TOPIC_ID, 0, compacted)
+    gone = replicas.open("gone", bytes(15) + b"\x08", 0, compacted)
+    assert kept is not None
+    assert gone is not None
+    for partition in (kept, gone):
+        for number in range(30):
+            value = (NOW_MS, b"key", b"%03d" % number * 30, ())
+            partition.produce(memoryview(encode_batch([value])), NOW_MS, None)
+        await partition.log.sync()
+    before = kept.log.size_bytes
+    await replicas.upkeep()
+    await until(lambda: kept.log.size_bytes < before)
+    replicas.remove(gone.topic_id)
+    await until(lambda: len(os.listdir(tmp_path / "logs")) == 1)
+    newest = kept.read(29, 1 << 20, at_least_one=True)
+    assert values(newest) == [b"029" * 30]
+    await replicas.upkeep()
     await replicas.close()

@@ -77,6 +77,8 @@ class Replicas:
         """Each partition's key in the journal and the durable end that was last noted there."""
         self._unopened: dict[tuple[bytes, int], _Unopened] = {}
         self._removals: set[asyncio.Task[None]] = set()
+        self._compaction: asyncio.Task[None] | None = None
+        self._compacting: Partition | None = None
         self.offline_total = 0
 
     def __iter__(self) -> Iterator[Partition]:
@@ -188,6 +190,8 @@ class Replicas:
         removal.add_done_callback(self._removals.discard)
 
     async def _let_go(self, gone: list[Partition], directories: list[str]) -> None:
+        if self._compacting in gone:
+            await self._end_compaction()
         for partition in gone:
             try:
                 partition.log.close()
@@ -231,6 +235,30 @@ class Replicas:
                 partition.take_offline(str(error))
         await self._retry_unopened()
         await self._journal.flush()
+        if self._compaction is None or self._compaction.done():
+            self._compaction = asyncio.create_task(self._compact())
+
+    async def _compact(self) -> None:
+        """One log after the other, since each may keep a helper process busy for long."""
+        for partition in list(self):
+            log = partition.log
+            if partition.offline_reason is not None or "compact" not in log.config.cleanup_policy:
+                continue
+            self._compacting = partition
+            try:
+                await log.compact(self._now_ms(), partition.high_watermark)
+            except CorruptLog as error:
+                partition.take_offline(str(error))
+            except OSError as error:
+                logger.warning("compaction of %s failed: %s", partition, error)
+            finally:
+                self._compacting = None
+
+    async def _end_compaction(self) -> None:
+        """It leaves a log as it was; the next upkeep begins again."""
+        if self._compaction is not None:
+            self._compaction.cancel()
+            await asyncio.wait([self._compaction])
 
     async def _retry_unopened(self) -> None:
         """Open what could not be opened for want of room or of descriptors."""
@@ -257,6 +285,7 @@ class Replicas:
         """A clean stop: all synced, all ends noted, so that the next start needs no scan."""
         for removal in self._removals:
             removal.cancel()  # the next start removes the rest
+        await self._end_compaction()
         is_clean = True
         for partition in list(self):
             try:
