@@ -219,6 +219,24 @@ async def test_a_write_that_fails_costs_only_its_writer(
 
 
 @on_a_loop
+async def test_too_many_open_files_fail_a_read_and_not_the_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = opened(OsDisk(), tmp_path, flush="os")
+    partition.produce(batch(b"a"), NOW_MS, None)
+
+    def exhausted(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("sapwood.disk.os_disk.OsFile.pread", exhausted)
+        with pytest.raises(KafkaError, match="too many open files") as refused:
+            partition.read(0, 1000, at_least_one=True)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert values(partition.read(0, 1000, at_least_one=True)) == [b"a"]
+
+
+@on_a_loop
 async def test_every_start_leads_in_a_new_epoch_once_something_was_written(tmp_path: Path) -> None:
     disk = OsDisk()
     for epoch in range(3):

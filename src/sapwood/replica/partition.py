@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from sapwood.wire.batch import BatchHeader
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
+# Too many open files, or no memory: says nothing about the disk.
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 OnCommitted = Callable[[KafkaError | None], None]
 
 
@@ -132,7 +135,7 @@ class Partition:
                 f"{self.high_watermark}",
             ) from None
         except (CorruptLog, OSError) as error:
-            raise self._failed(str(error)) from error
+            raise self._failed(error) from error
 
     def look_up(self, question: Callable[[Log], T]) -> T:
         """Ask the log something that reads its files."""
@@ -140,7 +143,7 @@ class Partition:
         try:
             return question(self.log)
         except (CorruptLog, OSError) as error:
-            raise self._failed(str(error)) from error
+            raise self._failed(error) from error
 
     async def advance_start(self, offset: int) -> None:
         """Forget all records below `offset`, and return when no crash can bring them back."""
@@ -149,7 +152,7 @@ class Partition:
             await self.log.advance_start(offset)
         except OSError as error:
             if self.log.failed is not None:
-                raise self._failed(str(error)) from error
+                raise self._failed(error) from error
             self.check_online()  # it may have been deleted
             # A disk may be too full even for this, and deleting is how people make room.
             raise KafkaError(
@@ -177,10 +180,12 @@ class Partition:
         message = f"The topic of {self} was deleted"
         self._refuse(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
 
-    def _failed(self, reason: str) -> KafkaError:
-        """Take the partition offline; what the asker is to be told."""
-        self.take_offline(reason)
-        return self._refusal or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+    def _failed(self, error: Exception) -> KafkaError:
+        """What the asker is to be told; the partition goes offline unless it will pass."""
+        if not (isinstance(error, OSError) and error.errno in _PASSING):
+            self.take_offline(str(error))
+        message = f"Partition {self} can't be read: {error}"
+        return self._refusal or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
     def _refuse(self, error: KafkaError) -> None:
         self._refusal = error

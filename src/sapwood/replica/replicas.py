@@ -19,6 +19,8 @@ from sapwood.wire.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 UPKEEP_INTERVAL_S = 1.0
+_UPKEEP_AT_ONCE = 100
+"""Partitions between two turns for others: a node may have thousands."""
 _CLEAN_STOP = b"clean-stop"
 _END = struct.Struct(">q")
 
@@ -215,7 +217,9 @@ class Replicas:
     async def upkeep(self) -> None:
         """Note durable ends, delete what retention allows, compact; about once a second."""
         now_ms = self._now_ms()
-        for partition in list(self):
+        for number, partition in enumerate(list(self)):
+            if number % _UPKEEP_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if partition.offline_reason is not None:
                 continue
             if partition.log.failed is not None:
