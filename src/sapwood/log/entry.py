@@ -3,10 +3,11 @@
     crc32c | payload length | version | kind | reserved | append time (HLC) | payload ...
       4           4             1        1       2               8
 
-The CRC covers the header behind it and the payload's first 21 bytes: base offset, length and
-leader epoch, which Kafka's CRC leaves out so that brokers can set them, and Kafka's CRC itself,
-which covers the rest. So a header can be checked without reading the batch, and nothing is left
-unchecked. Preallocated room reads as zeros, which are never a valid entry: the version is 1.
+The CRC covers the header behind it and the payload's first 61 bytes, the batch's own header: base
+offset, length and leader epoch, which Kafka's CRC leaves out so that brokers can set them, all that
+is decided by without looking at records, and Kafka's CRC, which covers those. So headers can be
+trusted without reading the batch, and nothing is left unchecked. Preallocated room reads as zeros,
+which are never a valid entry: the version is 1.
 """
 
 from __future__ import annotations
@@ -28,8 +29,6 @@ BATCH = 0
 # Entry header and batch header: enough to know everything about an entry but its records.
 HEADERS_SIZE = HEADER_SIZE + wire_batch.HEADER_SIZE
 
-_CHECKED_PAYLOAD = 21
-_CHECKED_END = HEADER_SIZE + _CHECKED_PAYLOAD
 _CRC = struct.Struct(">I")
 _AFTER_CRC = struct.Struct(">IBBHq")
 _HEADER = struct.Struct(">IIBBHq")
@@ -68,14 +67,14 @@ class Entry(NamedTuple):
 
 def encode_header(batch: Buffer, hlc: int) -> bytes:
     rest = _AFTER_CRC.pack(len(batch), VERSION, BATCH, 0, hlc)
-    return _CRC.pack(crc32c(rest + batch[:_CHECKED_PAYLOAD])) + rest
+    return _CRC.pack(crc32c(rest + batch[: wire_batch.HEADER_SIZE])) + rest
 
 
 def parse(data: Buffer, local: int, position: int, room: int) -> Entry:
     """Check the header of the entry at `data[local:]`, which is at `position` of its file and
     has `room` bytes up to the file's end."""
-    head = bytes(data[local : local + _CHECKED_END])
-    if len(head) < _CHECKED_END:
+    head = bytes(data[local : local + HEADERS_SIZE])
+    if len(head) < HEADERS_SIZE:
         empty = not any(head)
         raise BadEntry(position, "the entry is cut short", unwritten=empty)
     crc, length, version, kind, _, hlc = _HEADER.unpack_from(head)
@@ -86,7 +85,7 @@ def parse(data: Buffer, local: int, position: int, room: int) -> Entry:
     if version != VERSION or kind != BATCH:
         raise BadEntry(position, f"entry of unknown version {version} or kind {kind}")
     try:
-        header = read_header(data, local + HEADER_SIZE)
+        header = read_header(head, HEADER_SIZE)
     except MalformedMessage as error:
         raise BadEntry(position, str(error)) from error
     if header.size != length:

@@ -47,8 +47,11 @@ def largest_timestamp(segments: Iterable[Segment], start_offset: int, limit_offs
             header = entry.header
             if header.last_offset >= limit_offset:
                 break
-            if header.last_offset >= start_offset:
+            if header.base_offset >= start_offset:
                 largest = max(largest, header.max_timestamp)
+            elif header.last_offset >= start_offset:
+                # Its largest may be that of a record which was deleted.
+                largest = max(largest, _largest_record(segment.batch(entry), header, start_offset))
     return largest
 
 
@@ -61,6 +64,15 @@ def first_appended_at(segments: Iterable[Segment], hlc: int) -> int | None:
             if entry.hlc >= hlc:
                 return entry.header.base_offset
     return None
+
+
+def _largest_record(batch: memoryview, header: BatchHeader, start_offset: int) -> int:
+    try:
+        records = decode_batch(batch)
+    except MalformedMessage:
+        return header.max_timestamp
+    times = (record.timestamp for record in records if record.offset >= start_offset)
+    return max(times, default=NO_TIMESTAMP)
 
 
 def _first_record(
