@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from bench import peers
+from bench.goals import verdicts
 from bench.peers import LoadFailed, Peer, PeerFailed
 from bench.report import OURS, Results, print_tables, write
 from bench.work import METRICS, Row, Work, turn
@@ -94,6 +95,8 @@ def main(
     except KeyboardInterrupt:
         console.print("interrupted: what follows is what was measured so far")
     print_tables(results, Console())
+    for line in verdicts(results):
+        print(line)
     console.print("written: " + ", ".join(str(path) for path in write(results, output)))
     if any(error.startswith(results.titles.get(OURS, "\0")) for error in results.errors):
         sys.exit(1)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.goals import verdicts
 from bench.report import Results, describe, markdown, print_tables, write
 from bench.work import Row
 
@@ -57,3 +58,14 @@ def test_more_is_better_for_rates_and_less_for_memory() -> None:
 def test_every_kind_of_output_is_written(tmp_path: Path) -> None:
     for path in write(results(), tmp_path):
         assert path.stat().st_size > 0
+
+
+def test_a_goal_tells_the_rows_that_miss_it() -> None:
+    found = results()
+    found.record("sapwood", Row("consume", True, 100, 12), 50.0)
+    found.record("kafka", Row("consume", True, 100, 12), 100.0)
+    assert verdicts(found) == [
+        "Produce and Consume: ≥ 1 × Kafka: in 1 of 2",
+        "  Consume, synced, 100 B, 12 partitions: 0.50 × Kafka",
+        "Memory, peak: ≤ 0.25 × Kafka: in 1 of 1",
+    ]
