@@ -1,5 +1,6 @@
 """What tests share: waiting for a condition, names nobody else uses, a process's memory."""
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -30,6 +31,19 @@ def eventually(condition: Callable[[], T], deadline_s: float = 15, every_s: floa
         if time.monotonic() > deadline:
             raise DeadlinePassed(f"not true within {deadline_s} s: {condition}")
         time.sleep(every_s)
+
+
+async def eventually_on_loop(
+    condition: Callable[[], T], deadline_s: float = 15, every_s: float = 0.001
+) -> T:
+    """The same for a test that runs on the event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + deadline_s
+    while True:
+        if value := condition():
+            return value
+        if time.monotonic() > deadline:
+            raise DeadlinePassed(f"not true within {deadline_s} s: {condition}")
+        await asyncio.sleep(every_s)
 
 
 def unique(prefix: str) -> str:
