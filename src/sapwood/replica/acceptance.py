@@ -14,7 +14,8 @@ from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from sapwood.wire.recompress import recompress
 from sapwood.wire.records import decode_batch
 
-MAX_DECOMPRESSED_BYTES = 256 << 20
+MAX_DECOMPRESSED_BYTES = 32 << 20
+"""Of one batch that has to be looked into: a producer must not stall a node with a bomb."""
 
 
 @dataclass(slots=True, frozen=True)
