@@ -1,4 +1,4 @@
-"""`python -m compat`: kafka-python's own integration suite against a node of Sapwood."""
+"""`python -m compat`: kafka-python's own suite against a node; `python -m compat java`: Kafka's."""
 
 import sys
 
@@ -8,16 +8,20 @@ from rich.table import Column, Table
 from rich.text import Text
 
 import sapwood
+from compat.report import java
 from compat.suite import Expectations, Outcome, SuiteFailed, expectations, fetch, run
 
 COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--bootstrap", metavar="HOST:PORT", help="A broker that runs already.  [a new node]")
 @click.option("-k", "only", metavar="EXPRESSION", help="Only the tests that match, as in pytest.")
-def main(bootstrap: str | None, only: str | None) -> None:
+@click.pass_context
+def main(context: click.Context, bootstrap: str | None, only: str | None) -> None:
     """Run kafka-python's integration suite and compare with what is expected."""
+    if context.invoked_subcommand is not None:
+        return
     expected = expectations()
     try:
         root = fetch()
@@ -65,6 +69,8 @@ def show(outcomes: list[Outcome], expected: Expectations) -> int:
 def short(test: str) -> str:
     return test.removeprefix("test_").replace("_integration::test_", ": ")
 
+
+main.add_command(java)
 
 if __name__ == "__main__":
     main()

@@ -60,11 +60,16 @@ def expectations() -> Expectations:
     return Expectations(table["kafka_version"], tuple(table["files"]), unmet)
 
 
+def cache_directory() -> Path:
+    """Where what others wrote is kept: outside the project's tree."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "sapwood" / "compat"
+
+
 def fetch() -> Path:
     """The suite's root directory, in the cache; of the version that this environment has."""
     wanted = version("kafka-python")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    cache = Path(base) / "sapwood" / "compat"
+    cache = cache_directory()
     root = cache / f"kafka_python-{wanted}"
     if not root.exists():
         cache.mkdir(parents=True, exist_ok=True)

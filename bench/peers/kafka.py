@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.peers import PeerFailed
@@ -27,14 +28,17 @@ POM = """\
   <artifactId>kafka-peer</artifactId>
   <version>1</version>
   <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_2.13</artifactId>
-      <version>{version}</version>
-    </dependency>
+{dependencies}
   </dependencies>
 </project>
 """
+
+DEPENDENCY = """\
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>{artifact}</artifactId>
+      <version>{version}</version>
+    </dependency>"""
 
 PROPERTIES = """\
 process.roles=broker,controller
@@ -57,6 +61,23 @@ def cache_directory() -> Path:
     return Path(base) / "sapwood" / "bench" / f"kafka-{VERSION}"
 
 
+def fetch_jars(directory: Path, artifacts: Sequence[str] = ("kafka_2.13",)) -> Path:
+    """The folder of Kafka's jars and all that they need; fetched if it isn't in `directory`."""
+    jars = directory / "jars"
+    if jars.exists():
+        return jars
+    directory.mkdir(parents=True, exist_ok=True)
+    dependencies = (DEPENDENCY.format(artifact=it, version=VERSION) for it in artifacts)
+    (directory / "pom.xml").write_text(POM.format(dependencies="\n".join(dependencies)))
+    arriving = directory / "arriving"
+    command = ["mvn", "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={arriving}"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PeerFailed(f"mvn couldn't fetch Kafka's jars: {done.stdout.strip()[-500:]}")
+    arriving.rename(jars)
+    return jars
+
+
 class Kafka:
     title = f"Kafka {VERSION}"
 
@@ -72,23 +93,7 @@ class Kafka:
         return None
 
     def prepare(self) -> None:
-        if self._jars.exists():
-            return
-        directory = cache_directory()
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "pom.xml").write_text(POM.format(version=VERSION))
-        arriving = directory / "arriving"
-        command = [
-            "mvn",
-            "-B",
-            "-q",
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={arriving}",
-        ]
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise PeerFailed(f"mvn couldn't fetch Kafka's jars: {done.stdout.strip()[-500:]}")
-        arriving.rename(self._jars)
+        fetch_jars(cache_directory())
 
     def start(self, directory: Path, port: int, *, synced: bool) -> float:
         properties = directory / "server.properties"
