@@ -33,8 +33,10 @@ lint: $(INSTALLED) ## style, format, types and the rules of the house
 bench: $(INSTALLED) ## compare with the other brokers that can be had here
 	$(BIN)/python -m bench
 
-compat: $(INSTALLED) ## run kafka-python's own integration suite against a node
+compat: $(INSTALLED) ## run kafka-python's own suite, and Kafka's Java clients and tools, against a node
 	$(BIN)/python -m compat
+	@if command -v javac >/dev/null && command -v mvn >/dev/null; then $(BIN)/python -m compat java; \
+	  else echo "the Java part was left out: it needs a JDK and Maven (Debian: default-jdk-headless, maven)"; fi
 
 kill9: $(INSTALLED) ## kill -9 under load, KILLS times (300)
 	$(BIN)/python -m tests.faults.kill9 --kills $(KILLS)
