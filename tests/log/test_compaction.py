@@ -428,7 +428,16 @@ def test_after_any_crash_every_key_has_its_last_acknowledged_value(seed: int) ->
                 written.append(Record(len(written), 0, key, value, ()))
                 put(log, [record(value, key)])
             acknowledged = await log.sync()
-            await log.compact(0, acknowledged, inline(disk, chance.choice([2, 1000])))
+            run = inline(disk, chance.choice([2, 1000]))
+            compaction = asyncio.create_task(log.compact(0, acknowledged, run))
+            if chance.random() < 0.3:
+                for _ in range(chance.randrange(12)):
+                    await asyncio.sleep(0)
+                compaction.cancel()
+            await asyncio.wait([compaction])
+            if not compaction.cancelled():
+                compaction.result()
+            assert {it.key: it for it in read_all(log)} == {it.key: it for it in written}
             if chance.random() < 0.2:
                 log.close()
                 log = opened(disk, COMPACTED, durable_end=acknowledged, clean=True)

@@ -208,7 +208,7 @@ class Compactor:
                 cleaned=marks,
                 swap=swap,
             )
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             self._state.take_back(swap=None, cleaned=before.cleaned)
             raise
         if self._is_closed():

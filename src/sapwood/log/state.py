@@ -110,7 +110,8 @@ class StateFile:
 
     def _finished(self, future: asyncio.Future[None]) -> None:
         self._under_way -= 1
-        future.exception()  # whoever asked for the change may not be waiting for it
+        if not future.cancelled():
+            future.exception()  # whoever asked for the change may not be waiting for it
 
     def _prepare(self, changes: dict[str, object]) -> _Write:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
