@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sapwood.log import Log, LogConfig, OffsetOutOfRange
+from sapwood.log.retention import GRACE_MS
 from tests.disk.faulty import FaultyDisk
 from tests.log.batches import DIRECTORY, fill, offsets, opened, put, record
 
@@ -46,6 +47,18 @@ def test_segments_go_when_their_newest_record_is_too_old() -> None:
         assert f"{0:020d}.log" not in disk.list(DIRECTORY)
         again = opened(disk, config(), durable_end=23)
         assert (again.start_offset, offsets(again)) == (10, list(range(10, 23)))
+
+    asyncio.run(scenario())
+
+
+def test_records_that_were_old_when_they_came_can_still_be_read_back() -> None:
+    async def scenario() -> None:
+        log = opened(FaultyDisk(), config(retention_ms=86_400_000))
+        written_ms = 10 * 86_400_000
+        put(log, [record(at=5)], hlc=written_ms << 16, now_ms=written_ms)
+        await log.sync()
+        assert log.retain(written_ms + GRACE_MS - 1, 1) == 0
+        assert log.retain(written_ms + GRACE_MS, 1) == 1
 
     asyncio.run(scenario())
 

@@ -7,6 +7,10 @@ from sapwood.log.config import LogConfig
 from sapwood.log.segment import NO_TIMESTAMP, Segment
 from sapwood.log.segments import SegmentList
 
+GRACE_MS = 300_000
+"""A record that is too old already when it is written stays this long, unless retention is
+shorter still, so that whoever wrote it can read it back. Kafka looks only every five minutes."""
+
 
 def expired_up_to(
     segments: SegmentList, config: LogConfig, start_offset: int, now_ms: int, limit_offset: int
@@ -36,7 +40,10 @@ def expired_up_to(
 def _too_old(segment: Segment, retention_ms: int, now_ms: int) -> bool:
     if retention_ms < 0 or not segment.size:
         return False
+    appended_ms = wall_ms(segment.max_hlc)
+    if now_ms - appended_ms < min(retention_ms, GRACE_MS):
+        return False
     newest = segment.max_timestamp
     if newest == NO_TIMESTAMP:
-        newest = wall_ms(segment.max_hlc)
+        newest = appended_ms
     return now_ms - newest > retention_ms
