@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 
 import pytest
 
 from sapwood.log import Log, LogConfig, OffsetOutOfRange
 from sapwood.log.retention import GRACE_MS
-from tests.disk.faulty import FaultyDisk
+from tests.disk.faulty import Crashed, FaultyDisk
 from tests.log.batches import DIRECTORY, fill, offsets, opened, put, record
 
 
@@ -202,3 +204,22 @@ def test_a_start_given_just_before_closing_is_kept() -> None:
         assert opened(disk, config(), durable_end=23, clean=True).start_offset == 9
 
     asyncio.run(scenario())
+
+
+def test_a_crash_while_closing_never_leaves_a_log_that_ends_before_it_starts() -> None:
+    async def closed_at(disk: FaultyDisk, step: int) -> None:
+        log = opened(disk, config())
+        fill(log, 4)
+        disk.holds_syncs = True
+        log.advance_start(4).add_done_callback(lambda done: done.cancelled() or done.exception())
+        disk.crash_at = disk.steps + step
+        with contextlib.suppress(Crashed):
+            log.close()
+
+    for step in range(1, 25):
+        disk = FaultyDisk()
+        asyncio.run(closed_at(disk, step))
+        for seed in range(8):
+            found = opened(disk.after_crash(random.Random(seed)), config())
+            assert found.start_offset in (0, 4)
+            assert found.start_offset <= found.end_offset
