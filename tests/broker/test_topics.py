@@ -35,22 +35,22 @@ def steps(seen: list[int]) -> set[int]:
 async def test_others_get_their_turn_while_a_topic_of_many_partitions_is_made_and_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed: list[str] = []
+    discarded: list[str] = []
     async with started(tmp_path) as it:
         replicas: Replicas = it.broker.state.replicas
         first = sum(1 for _ in replicas)
         making = asyncio.create_task(it.create("many", partitions=PARTITIONS))
         assert steps(await watched(lambda: sum(1 for _ in replicas) - first, making)) == {0, 1}
 
-        close = Log.close
+        discard = Log.discard
 
         def counted(log: Log) -> None:
-            closed.append(log.directory)
-            close(log)
+            discarded.append(log.directory)
+            discard(log)
 
-        monkeypatch.setattr(Log, "close", counted)
+        monkeypatch.setattr(Log, "discard", counted)
         deleting = asyncio.create_task(it.delete("many"))
-        assert steps(await watched(lambda: len(closed), deleting)) == {0, 1}
+        assert steps(await watched(lambda: len(discarded), deleting)) == {0, 1}
 
 
 @on_a_loop

@@ -166,5 +166,5 @@ def test_a_batch_that_swells_when_it_is_unpacked_costs_no_more_memory_than_allow
     assert len(swelling) < MIB
     code = bench.produce(swelling)
     assert code in {0, MESSAGE_TOO_LARGE, *NO_BATCH, CLOSED}
-    assert peak_resident_bytes(cluster.pid()) < before + 512 * MIB
+    assert peak_resident_bytes(cluster.pid()) < before + 128 * MIB
     assert Bench(cluster.bootstrap, topic).produce(GOOD) == 0

@@ -20,7 +20,7 @@ def test_a_directory_is_all_that_must_be_given() -> None:
     config = load(data_dir="data", environment=NOTHING)
     assert config == NodeConfig(data_dir="data")
     assert config.server_listeners() == [Listener("kafka", "127.0.0.1", 9092)]
-    assert config.broker_configs() == {"log.flush": "sync"}
+    assert config.broker_configs() == {}
 
 
 def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path) -> None:
@@ -62,7 +62,6 @@ def test_a_file_sets_listeners_limits_and_kafka_configs(tmp_path: Path) -> None:
         "log.retention.ms": "60000",
         "log.cleanup.policy": "compact,delete",
         "log.preallocate": "false",
-        "log.flush": "sync",
     }
 
 

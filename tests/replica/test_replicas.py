@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from sapwood.disk import Journal, OsDisk
 from sapwood.replica import LogConfig, Replicas, Settings
 from sapwood.wire.errors import ErrorCode, KafkaError
 from sapwood.wire.records import encode_batch
-from tests.helpers import DeadlinePassed
+from tests.helpers import eventually_on_loop
 from tests.replica.held import HeldDisk
 from tests.replica.test_partition import NOW_MS, RULES, batch, on_a_loop, values
 
@@ -25,14 +24,6 @@ def settings(**changes: object) -> Settings:
 
 def opened(disk: OsDisk, place: Path) -> Replicas:
     return Replicas(disk, str(place), lambda: NOW_MS)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(15_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise DeadlinePassed("not true within 15 s")
 
 
 @on_a_loop
@@ -110,9 +101,9 @@ async def test_upkeep_compacts_and_a_topic_may_be_deleted_meanwhile(tmp_path: Pa
         await partition.log.sync()
     before = kept.log.size_bytes
     await replicas.upkeep()
-    await until(lambda: kept.log.size_bytes < before)
+    await eventually_on_loop(lambda: kept.log.size_bytes < before)
     replicas.remove(gone.topic_id)
-    await until(lambda: len(os.listdir(tmp_path / "logs")) == 1)
+    await eventually_on_loop(lambda: len(os.listdir(tmp_path / "logs")) == 1)
     newest = kept.read(29, 1 << 20, at_least_one=True)
     assert values(newest) == [b"029" * 30]
     await replicas.upkeep()

@@ -44,6 +44,8 @@ class Log:
             disk, directory, found.durable_end, found.unsynced, self._snapshots.write
         )
         self._closed = False
+        self._changed = False
+        """Whether the files need anything before they are let go of."""
         self._compactor = Compactor(
             disk, directory, cache, self._segments, self._state, self._secure_snapshot
         )
@@ -70,7 +72,9 @@ class Log:
         found = recovery.recover(
             disk, directory, config, cache, durable_end=durable_end, clean=clean, now_ms=now_ms
         )
-        return cls(disk, directory, config, cache, found)
+        log = cls(disk, directory, config, cache, found)
+        log._changed = not clean and log.size_bytes > 0
+        return log
 
     @property
     def end_offset(self) -> int:
@@ -123,6 +127,7 @@ class Log:
         ):
             active = self._roll()
         room = config.segment_bytes if config.preallocate else 0
+        self._changed = True
         active.append(batch, header, hlc, now_ms, room)
         self.producers.update(header, now_ms)
         self._epochs.note(header.leader_epoch, header.base_offset)
@@ -147,6 +152,7 @@ class Log:
             self._roll()
 
     def _roll(self) -> Segment:
+        self._changed = True
         old = self._segments.active
         interval = self.config.index_interval_bytes
         new = Segment(self._disk, self._cache, self.directory, old.end_offset, interval)
@@ -218,6 +224,7 @@ class Log:
         must durably note `offset` first: recovery takes a log that ends below it for damaged.
         """
         self._check_usable()
+        self._changed = True
         if offset < self.start_offset:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
         if offset >= self.end_offset:
@@ -349,21 +356,25 @@ class Log:
 
         A log that has failed is only let go of.
         """
-        if self._closed:
-            return
-        self._closed = self._compactor.closed = True
-        active = self._segments.active
         try:
-            if self.failed is None:
-                active.file.truncate(active.size)
-                self._sync.synced_now(active)
-                active.save_index()
+            if self.failed is None and not self._closed:
+                if self._changed:
+                    active = self._segments.active
+                    active.file.truncate(active.size)
+                    self._sync.synced_now(active)
+                    active.save_index()
+                    self._take_snapshot()
+                    self._snapshots.write(self.durable_end)
+                # After the log itself: its start must not lie beyond its durable end.
                 self._state.close(self.start_offset)
-                self._take_snapshot()
-                self._snapshots.write(self.durable_end)
         finally:
-            for segment in self._segments:
-                segment.release()
+            self.discard()
+
+    def discard(self) -> None:
+        """Let go of the files as they are: they were deleted, or are about to be."""
+        self._closed = self._compactor.closed = True
+        for segment in self._segments:
+            segment.release()
 
     def _check_usable(self) -> None:
         if self._sync.failed is not None:

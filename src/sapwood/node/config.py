@@ -62,7 +62,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
         return found
 
     def broker_configs(self) -> dict[str, str]:
-        return {**self.configs, "log.flush": self.flush}
+        flush = {} if self.flush == "sync" else {"log.flush": self.flush}
+        return {**self.configs, **flush}
 
 
 def load(

@@ -195,12 +195,8 @@ class Replicas:
         if self._compacting in gone:
             await self._end_compaction()
         for partition in gone:
-            try:
-                partition.log.close()
-            except OSError as error:
-                logger.debug("deleted log %s was not closed: %s", partition, error)
-            # To close a log blocks for a moment: a topic may have thousands.
-            await asyncio.sleep(0)
+            partition.log.discard()
+            await asyncio.sleep(0)  # a topic may have thousands
         for directory in directories:
             self._remove_directory(directory)
 
@@ -279,7 +275,7 @@ class Replicas:
             if self._unopened.pop((topic_id, index), None) is None:
                 self._ends.pop(partition)
                 partition.delete()  # its topic was, meanwhile
-                partition.log.close()
+                partition.log.discard()
                 self._remove_directory(partition.log.directory)
                 continue
             self._partitions.setdefault(topic_id, {})[index] = partition
@@ -291,10 +287,10 @@ class Replicas:
             removal.cancel()  # the next start removes the rest
         await self._end_compaction()
         is_clean = True
+        await asyncio.gather(*(p.log.sync() for p in self), return_exceptions=True)
         for partition in list(self):
             try:
                 partition.check_online()
-                await partition.log.sync()
                 partition.log.close()
             except (KafkaError, OSError) as error:
                 # Its log was not closed, so the next start must not take it for whole.
