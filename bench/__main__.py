@@ -64,7 +64,7 @@ def main(
     output: Path,
 ) -> None:
     """Compare Sapwood with the brokers that can be had here."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     console = Console(stderr=True)
     work = Work().quick() if quick else Work()
     work = replace(

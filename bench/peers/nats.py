@@ -22,6 +22,7 @@ from bench.processes import Children
 
 CONFIG = """\
 listen: "127.0.0.1:{port}"
+max_pending: 256MB
 jetstream {{
   store_dir: "{data}"
   {sync}
@@ -120,26 +121,15 @@ class NatsLoad:
     def consume(self, topic: str, partitions: int, count: int) -> float:
         async def work(client: Client) -> float:
             stream = client.jetstream()
-            read = 0
-            done = asyncio.Event()
-
-            async def arrived(_: Msg) -> None:
-                nonlocal read
-                read += 1
-                if read == count:
-                    done.set()
-
             start = time.perf_counter()
+            read = 0
+            # One stream after the other: all at once overrun what the server holds for a client.
             for number in range(partitions):
-                await stream.subscribe(
-                    f"{topic}.{number}",
-                    stream=f"{topic}-{number}",
-                    cb=arrived,
-                    ordered_consumer=True,
-                    pending_msgs_limit=count + 1,
-                    pending_bytes_limit=1 << 40,
-                )
-            await asyncio.wait_for(done.wait(), TIMEOUT_S)
+                info = await stream.stream_info(f"{topic}-{number}")
+                await _read_stream(client, topic, number, info.state.messages)
+                read += info.state.messages
+            if read < count:
+                raise LoadFailed(f"{read} of {count} messages could be read")
             return time.perf_counter() - start
 
         return self._run(work)
@@ -196,6 +186,29 @@ async def _add_stream(client: Client, topic: str, number: int) -> None:
     )
 
 
+async def _read_stream(client: Client, topic: str, number: int, count: int) -> None:
+    left = count
+    done = asyncio.Event()
+
+    async def arrived(_: Msg) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done.set()
+
+    if count:
+        subscription = await client.jetstream().subscribe(
+            f"{topic}.{number}",
+            stream=f"{topic}-{number}",
+            cb=arrived,
+            ordered_consumer=True,
+            pending_msgs_limit=count + 1,
+            pending_bytes_limit=1 << 40,
+        )
+        await asyncio.wait_for(done.wait(), TIMEOUT_S)
+        await subscription.unsubscribe()
+
+
 async def _produce_atomic_batches(
     client: Client, topic: str, partitions: int, message: bytes, count: int, deadline: float
 ) -> int:
@@ -244,6 +257,7 @@ class _FastIngest:
         self._client = client
         self._subject = subject
         self._inbox = f"_INBOX.{uuid.uuid4().hex}"
+        self._accepted = False
         self._acknowledged = 0
         self._per_ack = MESSAGES_PER_ACK
         self._final: dict[str, Any] | None = None
@@ -252,7 +266,7 @@ class _FastIngest:
     async def send(self, message: bytes, count: int, deadline: float) -> int:
         subscription = await self._client.subscribe(f"{self._inbox}.>", cb=self._hear)
         await self._publish(message, 1, "0")
-        await self._wait(lambda: self._acknowledged > 0)
+        await self._wait(lambda: self._accepted)  # a first answer that acknowledges nothing yet
         sequence = 1
         while sequence < count - 1 and (sequence % 1000 or time.perf_counter() < deadline):
             sequence += 1
@@ -283,6 +297,7 @@ class _FastIngest:
     async def _hear(self, message: Msg) -> None:
         news = json.loads(message.data)
         if news.get("type") == "ack":
+            self._accepted = True
             self._acknowledged = max(self._acknowledged, news["seq"])
             self._per_ack = news["msgs"]
         elif news.get("type") != "gap":
