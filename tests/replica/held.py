@@ -17,8 +17,12 @@ class HeldDisk(OsDisk):
         self.held: list[tuple[str, asyncio.Future[None]]] = []
 
     def sync(self, file: File) -> asyncio.Future[None]:
+        """As the seam has it: one sync of a file runs, and one more waits for all who come."""
         if not self.hold or not file.path.endswith(".log"):
             return super().sync(file)
+        known = [future for path, future in self.held if path == file.path]
+        if len(known) == 2:
+            return known[1]
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.held.append((file.path, future))
         return future
@@ -30,7 +34,8 @@ class HeldDisk(OsDisk):
         await asyncio.sleep(0)
 
     async def fail(self) -> None:
-        for future in self._taken(""):
+        held, self.held = self.held, []
+        for _, future in held:
             future.set_exception(SyncFailed(errno.EIO, "sync failed"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -43,6 +48,8 @@ class HeldDisk(OsDisk):
         return await task
 
     def _taken(self, only: str) -> list[asyncio.Future[None]]:
-        taken = [future for path, future in self.held if only in path]
-        self.held = [(path, future) for path, future in self.held if only not in path]
-        return taken
+        """The syncs that run, by file."""
+        taken = dict(reversed([held for held in self.held if only in held[0]]))
+        running = set(taken.values())
+        self.held = [held for held in self.held if held[1] not in running]
+        return list(taken.values())

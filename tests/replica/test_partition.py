@@ -108,7 +108,7 @@ async def test_what_comes_during_a_sync_shares_the_next_one(tmp_path: Path) -> N
     acks = Acknowledgements()
     for name in "abcd":
         partition.produce(batch(name.encode()), NOW_MS, acks(name))
-    assert len(disk.held) == 1
+    assert len(disk.held) == 2
     await disk.release()
     assert acks.seen == [("a", ErrorCode.NONE)]
     assert len(disk.held) == 1

@@ -62,7 +62,6 @@ class Partition:
         self._on_offline = on_offline
         self._waiting: deque[tuple[int, OnCommitted]] = deque()
         self._listeners: dict[CommitListener, None] = {}
-        self._syncing = False
         self._uncommitted_bytes = 0
 
     def __str__(self) -> str:
@@ -119,8 +118,9 @@ class Partition:
             self._waiting.append((log.end_offset, on_committed))
         if log.config.flush == "os":
             self._commit(log.end_offset)
-        elif not self._syncing:
-            self._sync()
+        else:
+            # Asked for even while a sync runs: the disk then goes on with the next one by itself.
+            log.sync().add_done_callback(self._synced)
         return Appended(base_offset, append_time_ms)
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> list[memoryview]:
@@ -202,12 +202,7 @@ class Partition:
             # Behind later appends it waits a little longer than it has to; that is harmless.
             self._waiting.append((offset, on_committed))
 
-    def _sync(self) -> None:
-        self._syncing = True
-        self.log.sync().add_done_callback(self._synced)
-
     def _synced(self, future: asyncio.Future[int]) -> None:
-        self._syncing = False
         if future.cancelled():
             return
         error = future.exception()
@@ -216,8 +211,6 @@ class Partition:
             return
         if self.offline_reason is not None:
             return
-        if self.log.end_offset > future.result() and self.log.config.flush != "os":
-            self._sync()
         self._commit(future.result())
 
     def _commit(self, offset: int) -> None:
