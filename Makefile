@@ -66,4 +66,5 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@echo "installing what requirements.lock names into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
