@@ -17,6 +17,7 @@ from bench.peers import LoadFailed, Peer, PeerFailed
 from bench.report import OURS, Results, print_tables, write
 from bench.work import METRICS, Row, Work, turn
 
+WIDTH = 190  # of the tables in a file or a pipe
 OUTPUT = Path(__file__).resolve().parent.parent / ".cache" / "bench"
 
 
@@ -94,7 +95,7 @@ def main(
         measure(chosen, work, rounds, results, console)
     except KeyboardInterrupt:
         console.print("interrupted: what follows is what was measured so far")
-    print_tables(results, Console())
+    print_tables(results, Console(width=None if sys.stdout.isatty() else WIDTH))
     for line in verdicts(results):
         print(line)
     console.print("written: " + ", ".join(str(path) for path in write(results, output)))

@@ -61,7 +61,7 @@ def number(value: float | None, row: Row) -> str:
     if value is None:
         return "–"
     if METRICS[row.metric].unit == "messages/s":
-        rate = f"{value:,.0f}/s"
+        rate = f"{value / 1000:,.0f} k/s" if value >= 10_000 else f"{value:,.0f}/s"
         return f"{rate}, {value * row.size / 1e6:,.0f} MB/s" if row.size else rate
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 

@@ -75,7 +75,16 @@ def opened(disk: OsDisk, path: Path, flush: str = "sync") -> Partition:
         clean=False,
         now_ms=NOW_MS,
     )
-    return Partition("t", bytes(16), 0, log, RULES, hybrid_now=lambda: 1, on_offline=lambda _: None)
+    return Partition(
+        "t",
+        bytes(16),
+        0,
+        log,
+        RULES,
+        hybrid_now=lambda: 1,
+        on_offline=lambda _: None,
+        on_grown=lambda _: None,
+    )
 
 
 def values(views: Sequence[memoryview]) -> list[bytes | None]:

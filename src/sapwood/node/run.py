@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import gc
 import json
@@ -34,6 +35,10 @@ OWN_FILES_SHARE = 2
 # One Ctrl-C or kill may arrive twice: to the process group, and passed on by a parent.
 ECHO_S = 0.25
 
+# glibc's numbers for mallopt.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_BYTES = 16 << 20
+
 # What today's clients send before their first message is acknowledged.
 FIRST_REQUESTS = (
     (Api.API_VERSIONS, 3),
@@ -53,6 +58,7 @@ class StartFailed(Exception):
 def run(config: NodeConfig, *, announce: bool = False, with_parent: bool = False) -> int:
     """Run a node until it is told to stop; the exit status of its process."""
     logs.configure(config.log_level, config.log_format)
+    keep_memory()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(Node(config).serve(announce=announce, with_parent=with_parent))
@@ -64,6 +70,18 @@ def run(config: NodeConfig, *, announce: bool = False, with_parent: bool = False
         logger.exception("the node failed")
         return 1
     return 0
+
+
+def keep_memory() -> None:
+    """Have malloc keep what large answers were read into, up to a bound.
+
+    By default glibc returns such blocks to the kernel at once, and the next fetch pays for fresh
+    pages, zeroed one by one: a quarter of what serving a 1 MB fetch costs.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -18,6 +18,7 @@ from sapwood.wire.errors import ErrorCode, KafkaError
 T = TypeVar("T")
 # Too many open files, or no memory: says nothing about the disk.
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+GROWTH_BYTES = 32 << 20
 OnCommitted = Callable[[KafkaError | None], None]
 
 
@@ -47,6 +48,7 @@ class Partition:
         *,
         hybrid_now: Callable[[], int],
         on_offline: Callable[[Partition], None],
+        on_grown: Callable[[Partition], None],
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -60,6 +62,9 @@ class Partition:
         self._refusal: KafkaError | None = None
         self._hybrid_now = hybrid_now
         self._on_offline = on_offline
+        self._on_grown = on_grown
+        """Told after every so many bytes, so that a restart need not look at them again."""
+        self._grown_bytes = 0
         self._waiting: deque[tuple[int, OnCommitted]] = deque()
         self._listeners: dict[CommitListener, None] = {}
         self._uncommitted_bytes = 0
@@ -218,6 +223,10 @@ class Partition:
             return
         self.high_watermark = offset
         size, self._uncommitted_bytes = self._uncommitted_bytes, 0
+        self._grown_bytes += size
+        if self._grown_bytes >= GROWTH_BYTES:
+            self._grown_bytes = 0
+            self._on_grown(self)
         waiting = self._waiting
         while waiting and waiting[0][0] <= offset:
             waiting.popleft()[1](None)

@@ -150,6 +150,7 @@ class Replicas:
             settings.rules,
             hybrid_now=self._hybrid_now,
             on_offline=self._went_offline,
+            on_grown=self._grew,
         )
         self._ends[partition] = (key, durable_end)
         return partition
@@ -308,6 +309,14 @@ class Replicas:
         if end != noted:
             self._journal.put(key, _END.pack(end))
             self._ends[partition] = (key, end)
+
+    def _grew(self, partition: Partition) -> None:
+        """Not only every second: in one a fast disk takes more than a restart should read."""
+        if partition not in self._ends:
+            return  # deleted
+        self._note_end(partition)
+        # Upkeep flushes again, and reports what is wrong with the journal.
+        self._journal.flush().add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _hybrid_now(self) -> int:
         return self._clock.now(self._now_ms())
