@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sapwood.broker import cluster, configs, offsets, producers, topics
+from sapwood.broker import cluster, configs, offsets, placement, producers, topics
 from sapwood.broker.fetch import fetch
 from sapwood.broker.produce import produce
 from sapwood.broker.state import BrokerConfig, BrokerState, wall_clock_ms
@@ -89,8 +89,12 @@ _COOKED: dict[Api, Cooked] = {
     Api.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
     Api.DESCRIBE_CONFIGS: configs.describe_configs,
     Api.ALTER_CONFIGS: configs.alter_configs,
+    Api.ALTER_REPLICA_LOG_DIRS: placement.alter_replica_log_dirs,
     Api.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
     Api.CREATE_PARTITIONS: topics.create_partitions,
+    Api.ELECT_LEADERS: placement.elect_leaders,
+    Api.ALTER_PARTITION_REASSIGNMENTS: placement.alter_partition_reassignments,
+    Api.LIST_PARTITION_REASSIGNMENTS: placement.list_partition_reassignments,
     Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     Api.DESCRIBE_CLUSTER: cluster.describe_cluster,
     Api.LIST_CONFIG_RESOURCES: configs.list_config_resources,

@@ -132,6 +132,9 @@ class BrokerState:
 
     def _identity(self) -> dict[str, str]:
         return {
+            "advertised.listeners": ",".join(
+                f"{name}://{host}:{port}" for name, (host, port) in self.config.advertised.items()
+            ),
             "auto.create.topics.enable": str(self.config.auto_create_topics).lower(),
             "broker.id": str(self.config.node_id),
             "log.dirs": self.data_dir,

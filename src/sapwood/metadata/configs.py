@@ -246,6 +246,10 @@ TOPIC_CONFIGS: Mapping[str, Config] = {config.name: config for config in _TOPIC}
 
 _BROKER_ONLY = (
     Config(
+        "advertised.listeners", _T.LIST, "", "Where clients are told to find this node.",
+        read_only=True,
+    ),
+    Config(
         "auto.create.topics.enable", _T.BOOLEAN, "true",
         "Whether a topic that is asked for and doesn't exist is made.", read_only=True,
     ),
