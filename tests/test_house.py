@@ -12,6 +12,7 @@ SOURCE = ROOT / "src" / "sapwood"
 MAY_IMPORT: dict[str, set[str]] = {
     "wire": set(),
     "disk": set(),
+    "raft": set(),
     "metadata": {"wire"},
     "client": {"wire"},
     "log": {"wire", "disk"},
@@ -28,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # A pure room takes time and randomness as arguments. The shells of the client do its I/O.
-PURE_ROOMS = {"wire", "metadata", "client"}
+PURE_ROOMS = {"wire", "raft", "metadata", "client"}
 SHELLS = {SOURCE / "client" / "aio.py", SOURCE / "client" / "blocking.py"}
 IMPURE_MODULES = {
     "asyncio", "random", "secrets", "select", "selectors", "socket", "threading", "time", "uuid",

@@ -1,0 +1,481 @@
+"""One replica of one group.
+
+Methods in the past tense are news from outside; each leaves effects for `take`. The caller carries
+them out in order, and sends no answer before a `Save` among them is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sapwood.raft.progress import Contact, Progress
+from sapwood.raft.quorum import acknowledged, committed, majority, one_step
+from sapwood.raft.roles import (
+    NEVER,
+    TRANSITIONS,
+    Candidate,
+    Elected,
+    Follower,
+    Leader,
+    Prospective,
+    Role,
+    Unattached,
+)
+from sapwood.raft.words import (
+    NOBODY,
+    START,
+    Ask,
+    Behind,
+    Changed,
+    Committed,
+    Diverging,
+    Effect,
+    HandOver,
+    HardState,
+    InStep,
+    NotLeader,
+    Position,
+    RaftLog,
+    RaftViolation,
+    Save,
+    Sync,
+    Verdict,
+    Vote,
+    VoteAnswer,
+    Voter,
+    Voters,
+)
+
+
+@dataclass(slots=True, frozen=True)
+class Timing:
+    """In seconds."""
+
+    silence_s: float = 1.0
+    """After this long without a word a node counts as gone."""
+    round_s: float = 0.3
+    """What an election may take before it is tried again."""
+    stagger_s: float = 0.1
+    """Between one successor's attempt and the next one's."""
+
+
+class Group:
+    def __init__(
+        self,
+        me: Voter,
+        log: RaftLog,
+        first_voters: Voters,
+        state: HardState,
+        *,
+        high_watermark: int,
+        timing: Timing,
+        now: float,
+    ) -> None:
+        """`high_watermark` is any offset that is known to be committed."""
+        self.me = me
+        self.high_watermark = high_watermark
+        self.last_leader = NOBODY
+        self._log = log
+        self._first_voters = first_voters
+        self._timing = timing
+        self._effects: list[Effect] = []
+        if log.position.epoch > state.term:
+            # The log was synced before the journal. Whoever voted in that epoch had saved it, so
+            # this replica has not; it must not do so now, for it may have led.
+            state = HardState(log.position.epoch, me)
+        self.state = state
+        self.role: Role = Unattached(NEVER)
+        self.role = Unattached(self._standing(now))
+
+    # -- questions ---------------------------------------------------------------------------
+
+    @property
+    def term(self) -> int:
+        return self.state.term
+
+    @property
+    def voters(self) -> Voters:
+        found = self._log.voters
+        return self._first_voters if found is None else found[1]
+
+    @property
+    def has_vote(self) -> bool:
+        return self.me in self.voters
+
+    @property
+    def leader(self) -> int:
+        """The node that leads at this term as far as is known."""
+        if isinstance(self.role, Elected):
+            return self.me.node
+        return self.role.leader if isinstance(self.role, Follower) else NOBODY
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        role = self.role
+        if isinstance(role, Elected):
+            return role.successor_deadline
+        return NEVER if isinstance(role, Follower) else role.deadline
+
+    def has_quorum(self, now: float) -> bool:
+        """Whether a majority, with this leader, was heard of lately."""
+        role = self.role
+        if not isinstance(role, Elected):
+            return False
+        voters = self.voters
+        needed = majority(len(voters))
+        since = now - self._timing.silence_s
+        if role.since > since:
+            return True  # give them the time to find out
+        return sum(it == self.me or role.hears(it, since) for it in voters) >= needed
+
+    def in_sync(self, now: float) -> list[int]:
+        """The voters that are heard of and hold what is committed."""
+        role = self.role
+        if not isinstance(role, Elected):
+            return []
+        since = now - self._timing.silence_s
+        return [
+            it.node
+            for it in self.voters
+            if it == self.me
+            or (role.hears(it, since) and role.progress[it].position.offset >= self.high_watermark)
+        ]
+
+    def acknowledged(self, replicas: int) -> int:
+        """What is committed and held durably by that many voters."""
+        role = self.role
+        voters = self.voters
+        if not isinstance(role, Elected) or replicas <= majority(len(voters)):
+            return self.high_watermark
+        held = acknowledged(voters, role.durable, self.term, replicas)
+        return min(self.high_watermark, -1 if held is None else held)
+
+    def take(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    # -- time --------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        role = self.role
+        if isinstance(role, Elected):
+            if not self.has_quorum(now):
+                self._become(Unattached(now + self._timing.round_s + self._turn()))
+            elif now >= role.successor_deadline:
+                role.successor, role.successor_deadline = None, NEVER
+        elif not isinstance(role, Follower) and now >= role.deadline:
+            if self.has_vote:
+                tried = role.round if isinstance(role, Prospective) else 0
+                self._stand(now, tried + 1)
+            else:
+                self._become(Unattached(NEVER))
+
+    def leader_lost(self, now: float) -> None:
+        """The link to the leader is dead, or the leader says that it doesn't lead."""
+        if isinstance(self.role, Follower):
+            self._become(Unattached(self._standing(now)))
+
+    # -- elections ---------------------------------------------------------------------------
+
+    def vote_asked(self, now: float, vote: Vote) -> VoteAnswer:
+        granted = False
+        if vote.pre:
+            granted = vote.term >= self.term and not self._is_led(now) and self._may_lead(vote)
+        else:
+            if vote.term > self.term:
+                self._enter(vote.term, now + self._timing.round_s + self._turn())
+            granted = (
+                vote.term == self.term
+                and self.state.vote in (None, vote.candidate)
+                and isinstance(self.role, Unattached | Prospective)
+                and self._may_lead(vote)
+            )
+            if granted:
+                if self.state.vote is None:
+                    self._save(HardState(self.term, vote.candidate))
+                self._become(Unattached(now + 2 * self._timing.round_s + self._turn()))
+        return VoteAnswer(self.term, self.me, granted, vote.pre, self.leader)
+
+    def vote_answered(self, now: float, answer: VoteAnswer) -> None:
+        if answer.term > self.term:
+            self._enter(answer.term, now + self._timing.stagger_s + self._turn())
+        if answer.leader not in (NOBODY, self.me.node) and answer.term == self.term:
+            self.announced(now, answer.leader, answer.term)
+            return
+        role = self.role
+        if not answer.granted or answer.voter not in self.voters:
+            return
+        if isinstance(role, Prospective) and answer.pre:
+            role.granted.add(answer.voter)
+            if self._has_won(role.granted):
+                self._campaign(now)
+        elif isinstance(role, Candidate) and not answer.pre and answer.term == self.term:
+            role.granted.add(answer.voter)
+            if self._has_won(role.granted):
+                self._win(now)
+
+    def announced(self, now: float, leader: int, epoch: int) -> None:
+        """Somebody says who leads at that epoch."""
+        if epoch < self.term or leader == self.me.node:
+            return
+        role = self.role
+        if epoch == self.term and (
+            isinstance(role, Elected) or (isinstance(role, Follower) and role.leader != leader)
+        ):
+            raise RaftViolation(f"nodes {self.leader} and {leader} both lead in epoch {epoch}")
+        if epoch > self.term:
+            self._save(HardState(epoch))
+        elif isinstance(role, Follower):
+            return
+        self.last_leader = leader
+        self._become(Follower(leader))
+
+    def handed(self, now: float, epoch: int) -> None:
+        """The leader asks this replica to take over: it need not ask first whether it would win."""
+        if isinstance(self.role, Follower) and epoch == self.term and self.has_vote:
+            self._campaign(now)
+
+    def recover(self, now: float) -> None:
+        """An operator's order to go on without the others, who may have had more."""
+        self._save(HardState(self.term + 1, self.me))
+        self._become(Unattached(NEVER))
+        self._win(now)
+        self._log.append_voters((self.me,), self.term)
+        self._effects.append(Sync())
+
+    # -- leading -----------------------------------------------------------------------------
+
+    def fetched(
+        self,
+        replica: Voter,
+        epoch: int,
+        position: Position,
+        durable: Position,
+        high_watermark: int,
+        contact: Contact,
+        now: float,
+    ) -> Verdict:
+        """A replica wants what comes after `position`, and holds `durable` for good."""
+        if epoch > self.term:
+            self._enter(epoch, now + self._timing.stagger_s + self._turn())
+        role = self.role
+        if not isinstance(role, Elected) or epoch != self.term:
+            return NotLeader(self.term, self.leader)
+        verdict = self._compare(position)
+        if not isinstance(verdict, InStep):
+            self.forget(replica)
+            return verdict
+        known = role.progress.get(replica)
+        if known is None:
+            for other in [it for it in role.progress if it.node == replica.node]:
+                self.forget(other)
+            role.progress[replica] = Progress(contact, position, durable, high_watermark)
+        else:
+            known.contact, known.position = contact, position
+            known.durable, known.high_watermark = durable, high_watermark
+        role.durable[replica] = durable
+        if replica in self.voters:
+            self._recount()
+        if role.successor == replica.node:
+            self._hand_over_if_ready()
+        return verdict
+
+    def forget(self, replica: Voter) -> None:
+        """The replica no longer follows here, so its node's being alive says nothing about it."""
+        role = self.role
+        if isinstance(role, Elected):
+            role.progress.pop(replica, None)
+            role.durable.pop(replica, None)
+
+    def synced(self, durable: Position) -> None:
+        """The own log is durable up to there."""
+        role = self.role
+        if isinstance(role, Elected):
+            role.durable[self.me] = durable
+            self._recount()
+
+    def hand_over(self, node: int, now: float) -> bool:
+        """Give up leadership to a voter in step; False if it can't be done now."""
+        role = self.role
+        successor = next((it for it in self.voters if it.node == node and it != self.me), None)
+        if not isinstance(role, Leader) or successor not in role.progress:
+            return False
+        role.successor, role.successor_deadline = node, now + self._timing.silence_s
+        self._hand_over_if_ready()
+        return True
+
+    def step_towards(self, target: Sequence[int], now: float) -> None:
+        """Change the voters by one step towards these nodes, if that can be done now.
+
+        Only after a commit in the own epoch, and never before the last change is committed.
+        """
+        role = self.role
+        changed = self._log.voters
+        if not isinstance(role, Leader) or (
+            changed is not None and changed[0] >= self.high_watermark
+        ):
+            return
+        new = self._next_voters(role, target, now)
+        if new is None:
+            return
+        if not one_step(self.voters, new) or self.me not in new:
+            raise RaftViolation(f"voters {self.voters} can't become {new} in one step")
+        self._log.append_voters(new, self.term)
+        self._effects.append(Sync())
+        self._recount()
+
+    # -- following ---------------------------------------------------------------------------
+
+    def told(self, high_watermark: int) -> None:
+        """The leader, with whom the log is in step, says what is committed."""
+        if isinstance(self.role, Follower):
+            self._commit(min(high_watermark, self._log.position.offset))
+
+    def diverged(self, epoch: int, offset: int) -> None:
+        """The leader knows of the own log only what it held when that epoch ended."""
+        if not isinstance(self.role, Follower):
+            return
+        own = self._log.end_of_epoch(epoch) if epoch >= 0 else START
+        cut = START if own[0] < 0 else Position(own[0], min(own[1], offset))
+        if cut.offset < self.high_watermark:
+            raise RaftViolation(
+                f"told to cut back to {cut}, but all below {self.high_watermark} is committed"
+            )
+        self._log.truncate(cut)
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _become(self, role: Role) -> None:
+        if type(role) not in TRANSITIONS[type(self.role)]:
+            raise RaftViolation(f"{type(self.role).__name__} can't become {type(role).__name__}")
+        self.role = role
+        self._effects.append(Changed())
+
+    def _save(self, state: HardState) -> None:
+        if state.term < self.term or (
+            state.term == self.term and self.state.vote not in (None, state.vote)
+        ):
+            raise RaftViolation(f"{state} after {self.state}")
+        self.state = state
+        self._effects.append(Save(state))
+
+    def _enter(self, term: int, deadline: float) -> None:
+        self._save(HardState(term))
+        self._become(Unattached(deadline if self.has_vote else NEVER))
+
+    def _turn(self) -> float:
+        """Successors stand one after the other, in the voters' order behind the last leader."""
+        nodes = [it.node for it in self.voters]
+        if self.me.node not in nodes:
+            return 0.0
+        first = nodes.index(self.last_leader) + 1 if self.last_leader in nodes else 0
+        return (nodes.index(self.me.node) - first) % len(nodes) * self._timing.stagger_s
+
+    def _standing(self, now: float) -> float:
+        return now + self._turn() if self.has_vote else NEVER
+
+    def _is_led(self, now: float) -> bool:
+        return isinstance(self.role, Follower) or self.has_quorum(now)
+
+    def _may_lead(self, vote: Vote) -> bool:
+        return vote.position >= self._log.position
+
+    def _has_won(self, granted: set[Voter]) -> bool:
+        voters = self.voters
+        return len(granted.intersection(voters)) >= majority(len(voters))
+
+    def _stand(self, now: float, tried: int) -> None:
+        wait = self._timing.round_s * min(tried, 4) + self._turn()
+        role = Prospective(now + wait, tried, {self.me})
+        self._become(role)
+        if self._has_won(role.granted):
+            self._campaign(now)
+        else:
+            self._ask(pre=True)
+
+    def _campaign(self, now: float) -> None:
+        self._save(HardState(self.term + 1, self.me))
+        role = Candidate(now + self._timing.round_s + self._turn(), {self.me})
+        self._become(role)
+        if self._has_won(role.granted):
+            self._win(now)
+        else:
+            self._ask(pre=False)
+
+    def _ask(self, *, pre: bool) -> None:
+        others = tuple(it.node for it in self.voters if it != self.me)
+        self._effects.append(Ask(Vote(self.term, self.me, self._log.position, pre), others))
+
+    def _win(self, now: float) -> None:
+        self.last_leader = self.me.node
+        self._become(Elected(now))
+        self._log.append_marker(self.term)
+        self._effects.append(Sync())
+
+    def _compare(self, position: Position) -> Verdict:
+        log = self._log
+        if position.offset < log.start_offset:
+            return Behind()
+        own = log.position
+        if position.epoch < 0:
+            return InStep() if position == START else Diverging(*START)
+        known = own if position.epoch == own.epoch else Position(*log.end_of_epoch(position.epoch))
+        if known.epoch < 0:
+            return Behind() if log.start_offset else Diverging(*START)
+        if known.epoch == position.epoch and position.offset <= known.offset:
+            return InStep()
+        return Diverging(known.epoch, known.offset)
+
+    def _recount(self) -> None:
+        role = self.role
+        if not isinstance(role, Elected):
+            return
+        offset = committed(self.voters, role.durable, self.term)
+        if offset is None:
+            return
+        if not isinstance(role, Leader):
+            self._become(Leader(role.since, role.durable, role.progress))
+        self._commit(offset)
+
+    def _commit(self, offset: int) -> None:
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self._effects.append(Committed(offset))
+
+    def _hand_over_if_ready(self) -> None:
+        role = self.role
+        if not isinstance(role, Elected) or role.successor is None:
+            return
+        for replica, progress in role.progress.items():
+            if replica.node == role.successor and progress.position == self._log.position:
+                self._effects.append(HandOver(replica.node, self.term))
+
+    def _next_voters(self, role: Elected, target: Sequence[int], now: float) -> Voters | None:
+        voters = self.voters
+        since = now - self._timing.silence_s
+
+        def ready(replica: Voter) -> bool:
+            if not role.hears(replica, since):
+                return False
+            durable = role.progress[replica].durable
+            return durable.epoch == self.term and durable.offset >= self.high_watermark
+
+        joining = {it.node: it for it in role.progress if it not in voters and ready(it)}
+        for index, voter in enumerate(voters):
+            if voter.node in joining and voter != self.me:
+                return (*voters[:index], joining[voter.node], *voters[index + 1 :])
+        nodes = {it.node for it in voters}
+        for node in target:
+            if node not in nodes and node in joining:
+                return (*voters, joining[node])
+        if not nodes >= set(target):
+            return None
+        for voter in voters:
+            if voter.node in target or voter == self.me:
+                continue
+            rest = tuple(it for it in voters if it != voter)
+            if sum(it == self.me or ready(it) for it in rest) >= majority(len(rest)):
+                return rest
+        return None
