@@ -1,0 +1,103 @@
+"""`identity.json`: which node of which cluster a data directory belongs to.
+
+It is written before anything else of the node's, and names the first voters of the cluster's
+metadata. The incarnation tells a node that has its data from one that lost it: whoever joins
+draws a new one, so that a node with an empty directory can't vote for what it has forgotten.
+A founder has incarnation 0: founded again it would be in another cluster.
+"""
+
+import base64
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from sapwood.disk import Journal, OsDisk, replace
+
+FILE_NAME = "identity.json"
+VERSION = 1
+FOUNDERS_INCARNATION = 0
+CLUSTER_ID_BYTES = 16
+
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class IdentityUnusable(Exception):
+    """The directory doesn't say, or not reliably, whose it is."""
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = VERSION
+    cluster_id: str | None
+    """None in a directory older than this file: its metadata log knows."""
+    node_id: Natural
+    incarnation: Natural
+    metadata_voters: tuple[tuple[Natural, Natural], ...]
+    """Node and incarnation of those who founded the metadata log."""
+    members: dict[int, str] = {}
+    """Where other nodes were when this one joined: enough to find out where they are now."""
+
+
+def read(directory: Path) -> Identity | None:
+    """None if there never was one."""
+    path = directory / FILE_NAME
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise IdentityUnusable(f"can't read {path}: {error.strerror}") from error
+    advice = "restore it from a backup, or empty the directory and let the node join anew"
+    try:
+        version = msgspec.json.decode(data)["version"]
+        if version == VERSION:
+            return msgspec.json.decode(data, type=Identity)
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise IdentityUnusable(f"{path} is damaged ({error}): {advice}") from error
+    raise IdentityUnusable(
+        f"{path} has version {version}, this release reads {VERSION}: use a newer release"
+    )
+
+
+def write(directory: Path, identity: Identity) -> None:
+    data = msgspec.json.format(msgspec.json.encode(identity)) + b"\n"
+    replace(OsDisk(), str(directory / FILE_NAME), [data])
+
+
+def founded_before(directory: Path) -> bool:
+    """Whether a release without identities ran a node, and so a cluster of one, here."""
+    path = directory / "journal"
+    if not path.exists():
+        return False
+    journal = Journal.open(OsDisk(), str(path))
+    try:
+        if not journal.items(b"raft/"):
+            return True
+    finally:
+        journal.close()
+    raise IdentityUnusable(
+        f"{directory} holds a node's data but not its {FILE_NAME}: restore that from a backup, "
+        "or empty the directory and let the node join anew"
+    )
+
+
+def found(node_id: int, *, is_new: bool, entropy: Callable[[int], bytes] = os.urandom) -> Identity:
+    """The first node of a cluster; of one that is there already if it isn't new."""
+    return Identity(
+        cluster_id=new_cluster_id(entropy) if is_new else None,
+        node_id=node_id,
+        incarnation=FOUNDERS_INCARNATION,
+        metadata_voters=((node_id, FOUNDERS_INCARNATION),),
+    )
+
+
+def new_cluster_id(entropy: Callable[[int], bytes]) -> str:
+    """Twenty-two characters, as Kafka's tools expect."""
+    return base64.urlsafe_b64encode(entropy(CLUSTER_ID_BYTES)).rstrip(b"=").decode()
+
+
+def new_incarnation(entropy: Callable[[int], bytes] = os.urandom) -> int:
+    """Never a founder's, and never the same again."""
+    return (int.from_bytes(entropy(8), "big") & (2**63 - 1)) or 1
