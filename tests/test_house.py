@@ -14,10 +14,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "disk": set(),
     "raft": set(),
     "metadata": {"wire"},
+    "security": {"wire"},
     "client": {"wire"},
     "log": {"wire", "disk"},
-    "replica": {"log", "disk", "wire"},
-    "server": {"wire"},
+    "replica": {"log", "raft", "disk", "wire", "security"},
+    "server": {"wire", "security"},
     "broker": {"replica", "metadata", "server", "wire"},
     "node": {"broker", "client", "disk", "log", "metadata", "replica", "server", "wire"},
     "cli": {"__init__", "client", "cluster", "log", "node"},
@@ -29,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # A pure room takes time and randomness as arguments. The shells of the client do its I/O.
-PURE_ROOMS = {"wire", "raft", "metadata", "client"}
+PURE_ROOMS = {"wire", "raft", "metadata", "security", "client"}
 SHELLS = {SOURCE / "client" / "aio.py", SOURCE / "client" / "blocking.py"}
 IMPURE_MODULES = {
     "asyncio", "random", "secrets", "select", "selectors", "socket", "threading", "time", "uuid",

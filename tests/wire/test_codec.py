@@ -165,7 +165,7 @@ def test_a_message_is_decoded_from_an_offset_on() -> None:
     assert decoded == Struct(throttle_time=5, error_code=3)
 
 
-@pytest.mark.parametrize(("api", "version"), [(0, 2), (0, 999), (4, 0), (-1, 0), (20001, 0)])
+@pytest.mark.parametrize(("api", "version"), [(0, 2), (0, 999), (4, 0), (-1, 0), (19999, 0)])
 def test_to_read_what_has_no_schema_is_the_senders_fault_and_to_write_it_is_ours(
     api: int, version: int
 ) -> None:
@@ -173,22 +173,3 @@ def test_to_read_what_has_no_schema_is_the_senders_fault_and_to_write_it_is_ours
         decode_request(api, version, b"")
     with pytest.raises(ValueError, match=f"API key {api}, version {version}"):
         encode_response(api, version, Struct())
-
-
-def test_a_node_tells_its_status() -> None:
-    status = Struct(
-        error_code=0,
-        error_message=None,
-        node_id=1,
-        kind="core",
-        pid=4711,
-        version="0.1.0",
-        listeners=[Struct(name="main", host="localhost", port=9092)],
-        metrics=[Struct(name="requests_total", value=12.5)],
-        offline_partitions=[Struct(topic="a", partition=3, reason="corrupt")],
-    )
-    data = b"".join(encode_response(Api.NODE_STATUS, 0, status))
-    assert decode_response(Api.NODE_STATUS, 0, data) == status
-    assert decode_request(
-        Api.NODE_STATUS, 0, b"".join(encode_request(Api.NODE_STATUS, 0, Struct()))
-    )

@@ -8,7 +8,7 @@ import enum
 
 
 class Api(enum.IntEnum):
-    """API keys; from 20000 on they are Sapwood's own."""
+    """API keys; from 20000 on they are Sapwood's own, and beyond 20001 only for its nodes."""
 
     PRODUCE = 0
     FETCH = 1
@@ -100,6 +100,16 @@ class Api(enum.IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
     NODE_STATUS = 20000
+    AUTHENTICATE = 20001
+    REPLICA_FETCH = 20002
+    REPLICA_VOTE = 20003
+    ANNOUNCE = 20004
+    TRANSFER = 20005
+    FORWARD = 20006
+    JOIN = 20007
+    CHANGE_NODE = 20008
+    RECOVER_PARTITION = 20009
+    DESCRIBE_REPLICAS = 20010
 
 
 # lowest version, highest version, first flexible version
@@ -194,6 +204,16 @@ _VERSIONS: dict[int, tuple[int, int, int]] = {
     Api.ALTER_SHARE_GROUP_OFFSETS: (0, 0, 0),
     Api.DELETE_SHARE_GROUP_OFFSETS: (0, 0, 0),
     Api.NODE_STATUS: (0, 0, 0),
+    Api.AUTHENTICATE: (0, 0, 0),
+    Api.REPLICA_FETCH: (0, 0, 0),
+    Api.REPLICA_VOTE: (0, 0, 0),
+    Api.ANNOUNCE: (0, 0, 0),
+    Api.TRANSFER: (0, 0, 0),
+    Api.FORWARD: (0, 0, 0),
+    Api.JOIN: (0, 0, 0),
+    Api.CHANGE_NODE: (0, 0, 0),
+    Api.RECOVER_PARTITION: (0, 0, 0),
+    Api.DESCRIBE_REPLICAS: (0, 0, 0),
 }
 
 

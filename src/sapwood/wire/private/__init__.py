@@ -1,0 +1,29 @@
+"""Sapwood's own messages: dataclasses in the style of kio's, coded by the same compiler.
+
+They serve as schemas only: what is encoded and decoded are Structs, as with Kafka's messages. All
+are flexible, so that a field that only a newer node knows can be added as a tagged one, and carry
+a version. Only NODE_STATUS is for everybody; the others are for whoever has proved by AUTHENTICATE
+that it knows the cluster's secret. A group is (topic_id, partition); the metadata log is one, too.
+"""
+
+from typing import Any
+
+from sapwood.wire.apis import Api
+from sapwood.wire.private import forwarding, membership, replication, status
+
+MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
+    (Api.NODE_STATUS, 0): (status.NodeStatusRequest, status.NodeStatusResponse),
+    (Api.AUTHENTICATE, 0): (membership.AuthenticateRequest, membership.AuthenticateResponse),
+    (Api.REPLICA_FETCH, 0): (replication.ReplicaFetchRequest, replication.ReplicaFetchResponse),
+    (Api.REPLICA_VOTE, 0): (replication.ReplicaVoteRequest, replication.ReplicaVoteResponse),
+    (Api.ANNOUNCE, 0): (replication.AnnounceRequest, replication.AnnounceResponse),
+    (Api.TRANSFER, 0): (replication.TransferRequest, replication.TransferResponse),
+    (Api.FORWARD, 0): (forwarding.ForwardRequest, forwarding.ForwardResponse),
+    (Api.JOIN, 0): (membership.JoinRequest, membership.JoinResponse),
+    (Api.CHANGE_NODE, 0): (membership.ChangeNodeRequest, membership.ChangeNodeResponse),
+    (Api.RECOVER_PARTITION, 0): (
+        membership.RecoverPartitionRequest,
+        membership.RecoverPartitionResponse,
+    ),
+    (Api.DESCRIBE_REPLICAS, 0): (status.DescribeReplicasRequest, status.DescribeReplicasResponse),
+}

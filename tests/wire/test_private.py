@@ -1,0 +1,243 @@
+"""Sapwood's own messages, as nodes and tools use them; the codec's tests draw theirs by chance."""
+
+from typing import Any
+
+import pytest
+
+from sapwood.wire.apis import Api, codec_versions
+from sapwood.wire.codec import (
+    Buffer,
+    Struct,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from sapwood.wire.private import MESSAGES
+from tests.wire.samples import comparable
+
+TOPIC_ID = bytes(range(16))
+GROUP = {"topic_id": TOPIC_ID, "partition": 3}
+VOTERS = [Struct(node=1, incarnation=2**62), Struct(node=2, incarnation=0)]
+
+REQUESTS: dict[Api, Struct] = {
+    Api.NODE_STATUS: Struct(),
+    Api.AUTHENTICATE: Struct(step=1, node_id=-1, nonce=bytes(32), proof=b"p" * 32),
+    Api.REPLICA_FETCH: Struct(
+        hlc=2**50,
+        node_id=2,
+        session_id=7,
+        sequence=0,
+        groups=[
+            Struct(
+                **GROUP,
+                epoch=4,
+                incarnation=2**60,
+                last_epoch=4,
+                fetch_offset=100,
+                durable_epoch=3,
+                durable_offset=90,
+                high_watermark=80,
+            )
+        ],
+        forgotten=[Struct(**GROUP)],
+        max_bytes=1 << 20,
+        max_wait_ms=500,
+    ),
+    Api.REPLICA_VOTE: Struct(
+        hlc=1,
+        node_id=2,
+        groups=[
+            Struct(**GROUP, term=5, pre_vote=True, incarnation=9, last_epoch=4, end_offset=100)
+        ],
+    ),
+    Api.ANNOUNCE: Struct(
+        hlc=1,
+        node_id=2,
+        full=True,
+        leaders=[Struct(**GROUP, epoch=5, voters=VOTERS, in_sync=[1, 2], confirmed=False)],
+    ),
+    Api.TRANSFER: Struct(hlc=1, node_id=2, groups=[Struct(**GROUP, epoch=5)]),
+    Api.FORWARD: Struct(listener="main", address="10.0.0.1", principal=None, frame=b"asked"),
+    Api.JOIN: Struct(
+        cluster_id=None,
+        node_id=-1,
+        incarnation=77,
+        listeners=[Struct(name="main", host="localhost", port=9092)],
+        rack="r1",
+        version="0.1.0",
+    ),
+    Api.CHANGE_NODE: Struct(node_id=4, action=1),
+    Api.RECOVER_PARTITION: Struct(topic="orders", partition=0),
+    Api.DESCRIBE_REPLICAS: Struct(topics=["orders"]),
+}
+
+RESPONSES: dict[Api, Struct] = {
+    Api.NODE_STATUS: Struct(
+        error_code=0,
+        error_message=None,
+        node_id=1,
+        kind="core",
+        pid=4711,
+        version="0.1.0",
+        listeners=[Struct(name="main", host="localhost", port=9092)],
+        metrics=[Struct(name="requests_total", value=12.5)],
+        offline_partitions=[Struct(topic="a", partition=3, reason="corrupt")],
+        cluster_id="abc",
+        controller=2,
+        controller_epoch=9,
+        nodes=[
+            Struct(
+                node_id=1,
+                alive=True,
+                draining=False,
+                host="localhost",
+                port=9092,
+                rack=None,
+                replicas=60,
+                leaders=20,
+            )
+        ],
+        under_replicated=1,
+        offline=2,
+        leaderless=3,
+        reassigning=4,
+        healthy=False,
+    ),
+    Api.AUTHENTICATE: Struct(
+        error_code=0, error_message=None, node_id=3, nonce=bytes(32), proof=b"p" * 32
+    ),
+    Api.REPLICA_FETCH: Struct(
+        error_code=0,
+        hlc=2**50,
+        session_id=7,
+        groups=[
+            Struct(
+                **GROUP,
+                error_code=0,
+                epoch=4,
+                leader=1,
+                high_watermark=95,
+                start_offset=10,
+                diverging_epoch=3,
+                diverging_offset=99,
+                snapshot=b"snap",
+                entries=b"entries",
+            )
+        ],
+    ),
+    Api.REPLICA_VOTE: Struct(
+        hlc=1, groups=[Struct(**GROUP, term=5, granted=True, incarnation=8, leader=-1)]
+    ),
+    Api.ANNOUNCE: Struct(hlc=1),
+    Api.TRANSFER: Struct(hlc=1),
+    Api.FORWARD: Struct(error_code=0, error_message=None, frame=b"answered"),
+    Api.JOIN: Struct(
+        error_code=0,
+        error_message=None,
+        cluster_id="abc",
+        node_id=4,
+        metadata_voters=VOTERS,
+        members=[Struct(node_id=1, host="localhost", port=9092)],
+    ),
+    Api.CHANGE_NODE: Struct(error_code=41, error_message="ask node 2"),
+    Api.RECOVER_PARTITION: Struct(error_code=0, error_message=None),
+    Api.DESCRIBE_REPLICAS: Struct(
+        groups=[
+            Struct(
+                **GROUP,
+                topic="orders",
+                role="leader",
+                term=5,
+                leader=1,
+                epoch=5,
+                log_start=0,
+                log_end=100,
+                high_watermark=95,
+                voters=VOTERS,
+                learners=[3],
+                in_sync=[1, 2],
+                target=[1, 2, 3],
+                offline_reason=None,
+                followers=[Struct(node=2, incarnation=8, log_end=100, durable_end=95, heard_ms=12)],
+            )
+        ]
+    ),
+}
+
+
+def names(api: Api) -> str:
+    return api.name
+
+
+def test_every_private_api_has_both_messages_in_every_version_and_an_example_here() -> None:
+    private = [api for api in Api if api >= Api.NODE_STATUS]
+    assert list(REQUESTS) == list(RESPONSES) == private
+    versions = {
+        (api, version)
+        for api in private
+        for version in range(codec_versions(api)[0], codec_versions(api)[1] + 1)
+    }
+    assert MESSAGES.keys() == versions
+
+
+@pytest.mark.parametrize("api", REQUESTS, ids=names)
+def test_a_private_message_arrives_as_it_was_sent(api: Api) -> None:
+    request = b"".join(encode_request(api, 0, REQUESTS[api]))
+    assert comparable(decode_request(api, 0, request)) == comparable(REQUESTS[api])
+    response = b"".join(encode_response(api, 0, RESPONSES[api]))
+    assert comparable(decode_response(api, 0, response)) == comparable(RESPONSES[api])
+
+
+def fetched(entries: Any) -> Struct:
+    group = Struct(**GROUP, epoch=4, leader=1, high_watermark=95, start_offset=0, entries=entries)
+    return Struct(hlc=1, session_id=7, groups=[group])
+
+
+def test_fetched_entries_leave_by_reference_one_buffer_or_many() -> None:
+    first, second = bytes(10_000), memoryview(bytes(20_000))
+    choices: list[list[Buffer]] = [[first], [first, second]]
+    for given in choices:
+        parts = encode_response(
+            Api.REPLICA_FETCH, 0, fetched(given if len(given) > 1 else given[0])
+        )
+        for buffer in given:
+            assert any(part is buffer for part in parts)
+        answer = decode_response(Api.REPLICA_FETCH, 0, b"".join(parts))
+        assert answer.groups[0].entries == b"".join(given)
+
+
+def test_fetched_entries_arrive_as_a_view_of_the_frame() -> None:
+    frame = bytearray(b"".join(encode_response(Api.REPLICA_FETCH, 0, fetched(b"abc" * 5000))))
+    entries = decode_response(Api.REPLICA_FETCH, 0, memoryview(frame)).groups[0].entries
+    assert isinstance(entries, memoryview)
+    frame[frame.index(b"abc")] = ord("X")
+    assert bytes(entries[:3]) == b"Xbc"
+
+
+def test_a_group_that_has_nothing_new_takes_its_defaults() -> None:
+    data = b"".join(encode_response(Api.REPLICA_FETCH, 0, fetched(None)))
+    (group,) = decode_response(Api.REPLICA_FETCH, 0, data).groups
+    assert (group.error_code, group.entries, group.snapshot) == (0, None, None)
+    assert (group.diverging_epoch, group.diverging_offset) == (-1, -1)
+
+
+def test_a_forwarded_frame_is_not_copied_either_way() -> None:
+    frame = bytes(10_000)
+    request = Struct(listener="main", address="10.0.0.1", frame=[b"head", frame])
+    parts = encode_request(Api.FORWARD, 0, request)
+    assert any(part is frame for part in parts)
+    decoded = decode_request(Api.FORWARD, 0, bytearray(b"".join(parts)))
+    assert isinstance(decoded.frame, memoryview)
+    assert decoded.frame == b"head" + frame
+    assert any(part is frame for part in encode_response(Api.FORWARD, 0, Struct(frame=frame)))
+
+
+def test_a_node_that_knows_no_cluster_still_tells_its_status() -> None:
+    alone = Struct(
+        node_id=1, kind="core", pid=1, version="0", listeners=[], metrics=[], offline_partitions=[]
+    )
+    status = decode_response(
+        Api.NODE_STATUS, 0, b"".join(encode_response(Api.NODE_STATUS, 0, alone))
+    )
+    assert (status.controller, status.nodes, status.healthy) == (-1, [], False)
