@@ -1,28 +1,14 @@
 """The controller's decisions, against images built from records alone."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sapwood.metadata import controller
 from sapwood.metadata import records as r
-from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
-from sapwood.wire.errors import ErrorCode, KafkaError
+from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from sapwood.wire.errors import ErrorCode
+from tests.metadata.images import image_of, refused
 
 ID = bytes(range(16))
-
-
-def image_of(nodes: int, *records: r.Record) -> Image:
-    image = Image()
-    for node_id in range(nodes):
-        image.apply(r.NodeRegistered(node_id=node_id, listeners={"kafka": ("h", 9092 + node_id)}))
-    for record in records:
-        image.apply(record)
-    return image
-
-
-def refused(code: ErrorCode) -> "pytest.RaisesExc[KafkaError]":
-    return pytest.RaisesExc(KafkaError, check=lambda error: error.code is code)
 
 
 @pytest.mark.parametrize("nodes", [1, 3, 5])
@@ -34,17 +20,6 @@ def test_a_topic_made_without_counts_gets_a_partition_per_node_and_up_to_three_r
     assert all(len(replicas) == min(3, nodes) for replicas in record.partitions)
     assert sorted(replicas[0] for replicas in record.partitions) == list(range(nodes))
     assert record.replication_factor == 3, "the target outlives the size that the cluster has now"
-
-
-@given(nodes=st.integers(1, 9), count=st.integers(1, 50), data=st.data())
-def test_placement_spreads_replicas_evenly_and_never_twice_on_a_node(
-    nodes: int, count: int, data: st.DataObject
-) -> None:
-    replicas = data.draw(st.integers(1, nodes))
-    placed = controller.place(image_of(nodes), count, replicas, start=data.draw(st.integers(0, 99)))
-    assert all(len(set(p)) == replicas for p in placed)
-    held = [sum(node in p for p in placed) for node in range(nodes)]
-    assert max(held) - min(held) <= replicas
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "x" * 250, "a\n", "a\0"])
@@ -81,8 +56,69 @@ def test_a_bad_assignment_is_refused(assignments: dict[int, list[int]]) -> None:
 
 
 def test_an_assignment_is_taken_as_it_is() -> None:
-    record = controller.create_topic(image_of(3), "t", ID, assignments={1: [0, 2], 0: [1, 0]})
+    image = image_of(3)
+    record = controller.create_topic(image, "t", ID, assignments={1: [0, 2], 0: [1, 0]})
     assert record.partitions == [[1, 0], [0, 2]]
+    assert record.replication_factor == 2
+    image.apply(record)
+    image.apply(controller.add_partitions(image, "t", 3, [[2, 1]]))
+    image.apply(controller.add_partitions(image, "t", 4, None))
+    assert image.topics["t"].partitions[:3] == [[1, 0], [0, 2], [2, 1]]
+    assert image.topics["t"].pinned == {0, 1, 2}
+
+
+def test_a_partition_begins_with_the_incarnations_that_its_nodes_have_then() -> None:
+    image = image_of(2)
+    image.apply(controller.create_topic(image, "t", ID, partition_count=1))
+    image.apply(r.NodeRegistered(node_id=0, incarnation=77, listeners={"kafka": ("h", 1)}))
+    image.apply(controller.add_partitions(image, "t", 2, None))
+    first, second = image.topics["t"].voters
+    assert dict(first) == {0: 1000, 1: 1001}
+    assert dict(second) == {0: 77, 1: 1001}
+
+
+def test_a_topic_made_while_nodes_are_away_is_placed_on_those_that_are_there() -> None:
+    image = image_of(4, r.NodeChanged(node_id=1, alive=False))
+    image.apply(r.NodeChanged(node_id=2, draining=True))
+    record = controller.create_topic(image, "t", ID)
+    assert len(record.partitions) == 4, "a partition for every node, there or not"
+    assert all(sorted(replicas) == [0, 3] for replicas in record.partitions)
+    assert record.replication_factor == 3
+    exact = controller.create_topic(image, "exact", bytes(16), replication_factor=4)
+    assert all(sorted(replicas) == [0, 1, 2, 3] for replicas in exact.partitions)
+
+
+def test_partitions_that_are_added_get_the_replicas_that_the_topic_is_to_have() -> None:
+    image = image_of(1)
+    image.apply(controller.create_topic(image, "grows", ID, partition_count=1))
+    image.apply(
+        controller.create_topic(image, "stays", bytes(16), partition_count=1, replication_factor=1)
+    )
+    for node_id in (1, 2):
+        image.apply(r.NodeRegistered(node_id=node_id, listeners={"kafka": ("h", node_id)}))
+    assert len(controller.add_partitions(image, "grows", 2, None).partitions[0]) == 3
+    assert len(controller.add_partitions(image, "stays", 2, None).partitions[0]) == 1
+
+
+def test_an_operator_reassigns_a_partition_and_calls_it_off() -> None:
+    image = image_of(4)
+    image.apply(controller.create_topic(image, "t", ID, assignments={0: [0, 1, 2]}))
+    image.apply(controller.reassign(image, "t", 0, [0, 1, 3]))
+    assert image.topics["t"].partitions == [[0, 1, 3]]
+    assert image.topics["t"].pinned == {0}
+    # The group's leader has added node 3 and has yet to remove node 2.
+    image.apply(controller.reassign(image, "t", 0, None, current=[0, 1, 2, 3]))
+    assert image.topics["t"].partitions == [[0, 1, 2]]
+    assert image.topics["t"].pinned == set()
+    for current in ([], [2, 1, 0]):
+        with refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS):
+            controller.reassign(image, "t", 0, None, current=current)
+    for replicas in ([], [0, 0], [0, 9]):
+        with refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT):
+            controller.reassign(image, "t", 0, replicas)
+    for topic, partition in (("t", 1), ("t", -1), ("u", 0)):
+        with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            controller.reassign(image, topic, partition, [0])
 
 
 @pytest.mark.parametrize(

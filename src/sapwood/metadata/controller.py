@@ -1,4 +1,4 @@
-"""Commands in, records out: what the active controller decides.
+"""Commands in, records out: what the active controller decides about topics and configs.
 
 Every function reads the image, changes nothing, and raises `KafkaError` with the code that the
 asker is to see. Ids and choices that need chance come in as arguments.
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from sapwood.metadata import configs
 from sapwood.metadata import records as r
 from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Topic
+from sapwood.metadata.placement import place
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 MAX_PARTITIONS = 10_000
@@ -38,6 +39,13 @@ def find_topic(image: Image, name: str | None, topic_id: bytes = b"") -> Topic:
     if name is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id")
     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist")
+
+
+def check_partition(topic: Topic, partition: int) -> None:
+    if not 0 <= partition < len(topic.partitions):
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic.name}-{partition}"
+        )
 
 
 def create_topic(
@@ -71,8 +79,10 @@ def create_topic(
         if partition_count == -1:
             partition_count = max(1, len(image.nodes))
         _check_partition_count(partition_count)
-        target = DEFAULT_REPLICATION_FACTOR if replication_factor == -1 else replication_factor
-        replicas = min(target, len(image.nodes)) if replication_factor == -1 else target
+        replicas = target = replication_factor
+        if replication_factor == -1:
+            target = DEFAULT_REPLICATION_FACTOR
+            replicas = max(1, min(target, len(image.eligible())))
         partitions = place(image, partition_count, replicas, start=len(image.topics))
     return r.TopicCreated(
         name=name,
@@ -80,6 +90,8 @@ def create_topic(
         replication_factor=target,
         partitions=partitions,
         configs=_consistent(_checked(TOPIC_RESOURCE, overrides or {})),
+        voters=[image.incarnations(replicas) for replicas in partitions],
+        pinned=list(range(len(partitions))) if assignments else [],
     )
 
 
@@ -95,7 +107,8 @@ def add_partitions(
             f"Topic {name!r} has {existing} partitions already; their number can only grow",
         )
     if assignments is None:
-        replicas = len(topic.partitions[0])
+        possible = min(topic.replication_factor, len(image.eligible()))
+        replicas = max(possible, len(topic.partitions[0]))
         added = place(image, count - existing, replicas, start=existing)
     else:
         if len(assignments) != count - existing:
@@ -104,7 +117,38 @@ def add_partitions(
                 f"{count - existing} partitions are new, {len(assignments)} are assigned",
             )
         added = _assigned(image, dict(enumerate(assignments, existing)), first=existing)
-    return r.PartitionsAdded(topic_id=topic.topic_id, partitions=added)
+    return r.PartitionsAdded(
+        topic_id=topic.topic_id,
+        partitions=added,
+        voters=[image.incarnations(replicas) for replicas in added],
+        pinned=[] if assignments is None else list(range(existing, count)),
+    )
+
+
+def reassign(
+    image: Image,
+    name: str,
+    partition: int,
+    replicas: Sequence[int] | None,
+    *,
+    current: Sequence[int] = (),
+) -> r.PartitionReassigned:
+    """An operator's wish. None calls a move off: back to `current`, the voters, oldest first."""
+    topic = find_topic(image, name)
+    check_partition(topic, partition)
+    target = topic.partitions[partition]
+    if replicas is not None:
+        checked = _assigned(image, {partition: replicas}, first=partition)[0]
+        return r.PartitionReassigned(
+            topic_id=topic.topic_id, partition=partition, replicas=checked, pinned=True
+        )
+    if not current or set(current) == set(target):
+        raise KafkaError(
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{name}-{partition} is not being moved"
+        )
+    # A voter may have been added already whose predecessor is still there.
+    back = list(current)[: max(len(target), topic.replication_factor)]
+    return r.PartitionReassigned(topic_id=topic.topic_id, partition=partition, replicas=back)
 
 
 def change_configs(
@@ -145,20 +189,6 @@ def check_resource(image: Image, resource_type: int, resource_name: str) -> None
 
 def reserve_producer_ids(image: Image) -> r.ProducerIdsReserved:
     return r.ProducerIdsReserved(next_id=image.next_producer_id + PRODUCER_ID_BLOCK)
-
-
-def place(image: Image, count: int, replicas: int, start: int) -> list[list[int]]:
-    """Spread `count` partitions over the nodes, leaders and followers alike."""
-    nodes = sorted(image.nodes)
-    if not 1 <= replicas <= len(nodes):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor {replicas} needs as many nodes, there are {len(nodes)}",
-        )
-    return [
-        [nodes[(start + partition + replica) % len(nodes)] for replica in range(replicas)]
-        for partition in range(count)
-    ]
 
 
 def _assigned(

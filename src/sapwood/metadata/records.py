@@ -24,10 +24,30 @@ class ClusterCreated(_Record, frozen=True, kw_only=True):
 
 
 class NodeRegistered(_Record, frozen=True, kw_only=True):
+    """A node is there, and alive. Once more: it came back, or something about it changed."""
+
     node_id: int
+    incarnation: int = 0
+    """Which of the data directories that ever bore this id; another one knows nothing."""
     listeners: dict[str, tuple[str, int]]
     """Listener name → the address that clients are told."""
     rack: str | None = None
+    version: str = ""
+
+
+class NodeChanged(_Record, frozen=True, kw_only=True):
+    """None leaves a side of the node as it is."""
+
+    node_id: int
+    alive: bool | None = None
+    draining: bool | None = None
+
+
+class NodeRemoved(_Record, frozen=True, kw_only=True):
+    """The id stays used: whoever wakes up with it later must not be taken for somebody else."""
+
+    node_id: int
+    incarnation: int = 0
 
 
 class TopicCreated(_Record, frozen=True, kw_only=True):
@@ -38,11 +58,27 @@ class TopicCreated(_Record, frozen=True, kw_only=True):
     partitions: list[list[int]]
     """Target replicas of each partition, the preferred leader first."""
     configs: dict[str, str] = {}
+    voters: list[list[tuple[int, int]]] = []
+    """The first voters of each partition, (node, incarnation); later ones are in its own log."""
+    pinned: list[int] = []
+    """The partitions that an operator placed by hand."""
 
 
 class PartitionsAdded(_Record, frozen=True, kw_only=True):
     topic_id: bytes
     partitions: list[list[int]]
+    voters: list[list[tuple[int, int]]] = []
+    pinned: list[int] = []
+
+
+class PartitionReassigned(_Record, frozen=True, kw_only=True):
+    """New target replicas; the partition's leader gets there by itself, one voter at a time."""
+
+    topic_id: bytes
+    partition: int
+    replicas: list[int]
+    """The preferred leader first."""
+    pinned: bool = False
 
 
 class TopicDeleted(_Record, frozen=True, kw_only=True):
@@ -61,14 +97,46 @@ class ProducerIdsReserved(_Record, frozen=True, kw_only=True):
     """Ids below it may be in use; none at or above it was ever given out."""
 
 
+class Registration(_Record, frozen=True, kw_only=True):
+    """What the four records below say of a producer or consumer that is known by name."""
+
+    name: str
+    topic: str
+    partition: int = -1
+    """-1: any."""
+
+
+class ProducerRegistered(Registration, frozen=True, kw_only=True):
+    pass
+
+
+class ProducerRemoved(Registration, frozen=True, kw_only=True):
+    pass
+
+
+class ConsumerRegistered(Registration, frozen=True, kw_only=True):
+    pass
+
+
+class ConsumerRemoved(Registration, frozen=True, kw_only=True):
+    pass
+
+
 Record = (
     ClusterCreated
     | NodeRegistered
+    | NodeChanged
+    | NodeRemoved
     | TopicCreated
     | PartitionsAdded
+    | PartitionReassigned
     | TopicDeleted
     | ConfigChanged
     | ProducerIdsReserved
+    | ProducerRegistered
+    | ProducerRemoved
+    | ConsumerRegistered
+    | ConsumerRemoved
 )
 
 _encoder = msgspec.msgpack.Encoder()
