@@ -151,12 +151,14 @@ class FaultyDisk:
         self.syncs: list[str] = []
         self.bytes_read = 0
         self.reads = 0
+        self.boots = 0
 
     # -- what tests ask for ------------------------------------------------------------------
 
     def after_crash(self, chance: random.Random) -> FaultyDisk:
         """What is found after the power is back."""
         disk = FaultyDisk()
+        disk.boots = self.boots + 1
         disk.directories = set(self.directories)
         kept = chance.choice([0.0, 0.3, 0.7, 0.95, 1.0])
         names = dict(self.durable)
@@ -265,6 +267,9 @@ class FaultyDisk:
 
     def free_bytes(self, directory: str) -> int:
         return self.room()
+
+    def boot_id(self) -> str:
+        return f"boot {self.boots}"
 
     def sync(self, file: File) -> asyncio.Future[None]:
         if not isinstance(file, FaultyFile):

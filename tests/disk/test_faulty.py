@@ -84,3 +84,8 @@ def test_a_sync_covers_what_was_written_before_it_began() -> None:
             await failing
 
     asyncio.run(scenario())
+
+
+def test_a_power_cut_is_another_boot() -> None:
+    disk = made()
+    assert disk.after_crash(random.Random(0)).boot_id() != disk.boot_id()

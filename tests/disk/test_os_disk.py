@@ -289,3 +289,13 @@ def test_replacing_a_file_leaves_no_trace_of_a_failed_attempt(
     assert disk.list(str(tmp_path)) == ["f"]
     assert Path(path).read_bytes() == b"two"
     assert unfinished("f.tmp")
+
+
+def test_a_boot_has_a_name_where_the_system_gives_it_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = tmp_path / "boot_id"
+    monkeypatch.setattr(os_disk, "_BOOT_ID", str(name))
+    assert OsDisk().boot_id() == ""
+    name.write_text("0b1c\n")
+    assert OsDisk().boot_id() == "0b1c"

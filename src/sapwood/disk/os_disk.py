@@ -18,6 +18,7 @@ T = TypeVar("T")
 SYNC_THREADS = 8
 # The kernel takes at most this many buffers in one call.
 _MAX_BUFFERS = 1024
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _datasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
@@ -175,6 +176,13 @@ class OsDisk:
 
     def free_bytes(self, directory: str) -> int:
         return shutil.disk_usage(directory).free
+
+    def boot_id(self) -> str:
+        try:
+            with open(_BOOT_ID, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
 
     def sync(self, file: File) -> asyncio.Future[None]:
         if not isinstance(file, OsFile):

@@ -65,6 +65,10 @@ class Disk(Protocol):
 
     def free_bytes(self, directory: str) -> int: ...
 
+    def boot_id(self) -> str:
+        """Changes when the machine starts: what a kill leaves in the page cache, a power cut
+        doesn't. Empty where nobody can tell one boot from another."""
+
     def sync(self, file: File) -> asyncio.Future[None]:
         """Make a file's content and name durable, off the loop. The future is shared: all who
         ask before the sync begins get the same one, so nobody may cancel it."""
