@@ -83,9 +83,13 @@ class Peer:
 
 @asynccontextmanager
 async def serving(
-    handler: Handler, limits: Limits | None = None, *listeners: Listener
+    handler: Handler,
+    limits: Limits | None = None,
+    *listeners: Listener,
+    secret: bytes | None = None,
+    node_id: int = -1,
 ) -> AsyncIterator[Server]:
-    server = Server(handler, list(listeners) or [ANY_PORT], limits)
+    server = Server(handler, list(listeners) or [ANY_PORT], limits, secret=secret, node_id=node_id)
     await server.start()
     try:
         yield server

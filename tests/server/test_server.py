@@ -236,7 +236,7 @@ def test_bytes_and_requests_are_counted(run: Run) -> None:
             assert server.counters.received_bytes_total == len(frame)
             assert server.counters.sent_bytes_total == 18
             assert only_connection(server).outstanding == 0
-            peer.send(struct.pack(">ihhih", 10, 30_000, 0, 2, -1))
+            peer.send(struct.pack(">ihhih", 10, 19_999, 0, 2, -1))
             await peer.receive()
             metrics = server.metrics()
             assert metrics["sapwood_requests_metadata_total"] == 1

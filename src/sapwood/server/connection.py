@@ -1,16 +1,19 @@
-"""One peer: frames in, a queue of answers in request order, back-pressure in both directions."""
+"""One peer: frames in, answers out, back-pressure in both directions, and who it is."""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
+from sapwood.security import AuthenticationFailed, ServerSide
+from sapwood.server.answers import AsReady, InOrder
+from sapwood.server.gate import AUTHENTICATE_KEY, LAST_PUBLIC_KEY, REFUSAL_DELAY_S, Gate
 from sapwood.server.types import Counters, Handler, Limits, Listener, Request, Response
 from sapwood.wire.apis import Api
-from sapwood.wire.codec import Buffer
-from sapwood.wire.errors import MalformedMessage
-from sapwood.wire.frames import FrameBuffer, decode_request_header
+from sapwood.wire.codec import Buffer, Struct, decode_request
+from sapwood.wire.errors import ErrorCode, MalformedMessage
+from sapwood.wire.frames import FrameBuffer, decode_request_header, encode_response_frame
 
 log = logging.getLogger("sapwood.server")
 
@@ -25,8 +28,6 @@ UNKNOWN_KEY = -1  # noise from the wire shares one counter
 DISCARD = memoryview(bytearray(64 * 1024))
 
 FETCH_KEY = int(Api.FETCH).to_bytes(2, "big")
-
-Answer = list[Buffer] | asyncio.Future[Response]
 
 
 def is_fetch(frame: memoryview) -> bool:
@@ -46,26 +47,32 @@ class Connection(asyncio.BufferedProtocol):
         listener: Listener,
         limits: Limits,
         counters: Counters,
+        gate: Gate,
         admit: Callable[["Connection"], bool],
+        recognized: Callable[["Connection"], None],
         forget: Callable[["Connection"], None],
     ) -> None:
         self.listener = listener.name
         self.peer: tuple[str, int] = ("", 0)
         self.principal: str | None = None
+        self.node: int | None = None  # who it is, once it has shown that it knows the secret
         self.closed = False
 
         self._handler = handler
         self._limits = limits
         self._counters = counters
+        self._gate = gate
+        self._exchange: ServerSide | None = None
         self._admit = admit
+        self._recognized = recognized
         self._forget = forget
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._frames = FrameBuffer(limits.max_frame_bytes)
 
         self._arrived: deque[memoryview] = deque()  # whole frames, not yet given to the handler
-        self._outstanding: deque[tuple[Answer, int]] = deque()  # in request order, with frame size
-        self._outstanding_bytes = 0
+        self._outstanding: InOrder | AsReady = InOrder()
+        self._max_outstanding = limits.max_outstanding_requests
         self._ready: list[Buffer] = []  # to be written before control returns to the loop
         self._ready_bytes = 0
 
@@ -133,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._arrived.clear()
-        self._forget_answers()
+        self._outstanding.forget()
         self._ready.clear()
         if self._admitted:
             self._forget(self)
@@ -199,9 +206,9 @@ class Connection(asyncio.BufferedProtocol):
         while (
             arrived
             and not self._write_paused
-            and len(self._outstanding) < limits.max_outstanding_requests
-            and self._outstanding_bytes < limits.max_outstanding_bytes
-            and not (self._outstanding and is_fetch(arrived[0]))
+            and len(self._outstanding) < self._max_outstanding
+            and self._outstanding.request_bytes < limits.max_outstanding_bytes
+            and not (self._outstanding and self.node is None and is_fetch(arrived[0]))
         ):
             self._dispatch(arrived.popleft())
             if self._ready_bytes >= COALESCED_BYTES:
@@ -214,7 +221,16 @@ class Connection(asyncio.BufferedProtocol):
         try:
             header, body_offset = decode_request_header(frame)
             self._count(header.api_key)
-            answer = self._handler(Request(header, frame, body_offset, self))
+            request = Request(header, frame, body_offset, self)
+            if header.api_key <= LAST_PUBLIC_KEY:
+                answer = self._handler(request)
+            elif header.api_key == AUTHENTICATE_KEY:
+                answer = self._authenticate(request)
+            elif self.node is not None:
+                answer = self._handler(request)
+            else:
+                self._refuse_stranger(f"it asks as a node does (API key {header.api_key})")
+                return
         except MalformedMessage as error:
             self._refuse(error)
             return
@@ -225,15 +241,14 @@ class Connection(asyncio.BufferedProtocol):
         if answer is None:
             return
         if isinstance(answer, list):
-            if not self._outstanding:
+            if self._outstanding and isinstance(self._outstanding, InOrder):
+                self._outstanding.add(answer, len(frame))
+            else:
                 self._add_ready(answer)
-                return
-            self._outstanding.append((answer, len(frame)))
         else:
             future = asyncio.ensure_future(answer)
-            self._outstanding.append((future, len(frame)))
+            self._outstanding.add(future, len(frame))
             future.add_done_callback(self._answered)
-        self._outstanding_bytes += len(frame)
 
     def _count(self, api_key: int) -> None:
         if api_key not in KNOWN_KEYS:
@@ -241,39 +256,66 @@ class Connection(asyncio.BufferedProtocol):
         requests_total = self._counters.requests_total
         requests_total[api_key] = requests_total.get(api_key, 0) + 1
 
+    # Nodes
+
+    def _authenticate(self, request: Request) -> Response | Awaitable[Response]:
+        version = request.header.api_version
+        message = decode_request(Api.AUTHENTICATE, version, request.body, request.body_offset)
+        try:
+            if self._outstanding:
+                raise AuthenticationFailed("it has asked before it said who it is")
+            if self._exchange is None:
+                self._exchange = self._gate.exchange()
+            answer = self._exchange.answer(message)
+        except AuthenticationFailed as error:
+            self._refuse_stranger(f"it says it is node {message.node_id}: {error}")
+            return self._refusal(request, str(error))
+        if self._exchange.client_id is not None:
+            self.node = self._exchange.client_id
+            self._outstanding = AsReady()
+            self._max_outstanding = self._limits.max_outstanding_peer_requests
+            self._recognized(self)
+        return self._authenticate_frame(request, answer)
+
+    async def _refusal(self, request: Request, reason: str) -> Response:
+        await asyncio.sleep(REFUSAL_DELAY_S)
+        code = int(ErrorCode.SASL_AUTHENTICATION_FAILED)
+        return self._authenticate_frame(request, Struct(error_code=code, error_message=reason))
+
+    def _authenticate_frame(self, request: Request, answer: Struct) -> list[Buffer]:
+        header = request.header
+        return encode_response_frame(
+            Api.AUTHENTICATE, header.api_version, header.correlation_id, answer
+        )
+
+    def _refuse_stranger(self, reason: str) -> None:
+        self._counters.peer_refused_total += 1
+        log.warning("closing %s:%d: %s", *self.peer, reason)
+        self.finish()
+
     # Answers
 
     def _answered(self, future: asyncio.Future[Response]) -> None:
-        """Write all that is ready at the head of the queue.
-
-        One sync resolves many futures at once: the first one's callback finds the others done, so
-        their answers leave together.
-        """
+        """Write all that may be written now."""
         if self.closed:
             if not future.cancelled() and (error := future.exception()) is not None:
                 self._log_failure(error)
             return
-        outstanding = self._outstanding
-        while outstanding:
-            answer, frame_bytes = outstanding[0]
-            if isinstance(answer, list):
-                self._add_ready(answer)
-            elif not answer.done():
-                break
-            elif answer.cancelled():
-                self._drop()
-                return
-            elif (error := answer.exception()) is not None:
-                if isinstance(error, MalformedMessage):
-                    self._log_malformed(error)
-                else:
-                    self._log_failure(error)
-                self._drop()
-                return
-            elif (response := answer.result()) is not None:
-                self._add_ready(response)
-            outstanding.popleft()
-            self._outstanding_bytes -= frame_bytes
+        try:
+            for response in self._outstanding.take(future):
+                if response is not None:
+                    self._add_ready(response)
+        except asyncio.CancelledError:
+            self._drop()
+            return
+        except MalformedMessage as malformed:
+            self._log_malformed(malformed)
+            self._drop()
+            return
+        except Exception as failure:
+            self._log_failure(failure)
+            self._drop()
+            return
         self._pump()
 
     def _add_ready(self, buffers: list[Buffer]) -> None:
@@ -300,8 +342,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._finishing or self.closed:
             return
         wanted = not (self._arrived or self._write_paused) and (
-            len(self._outstanding) < self._limits.max_outstanding_requests
-            and self._outstanding_bytes < self._limits.max_outstanding_bytes
+            len(self._outstanding) < self._max_outstanding
+            and self._outstanding.request_bytes < self._limits.max_outstanding_bytes
         )
         if wanted == self._reading:
             return
@@ -333,12 +375,5 @@ class Connection(asyncio.BufferedProtocol):
         self._write()
         self.closed = True
         self._arrived.clear()
-        self._forget_answers()
+        self._outstanding.forget()
         self._transport.close()
-
-    def _forget_answers(self) -> None:
-        """Nobody waits for them any more: they need not hold memory till their time."""
-        for answer, _ in self._outstanding:
-            if isinstance(answer, asyncio.Future):
-                answer.cancel()
-        self._outstanding.clear()

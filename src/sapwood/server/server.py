@@ -7,8 +7,10 @@ import logging
 import os
 import socket
 from collections import Counter
+from collections.abc import Callable
 
 from sapwood.server.connection import UNKNOWN_KEY, Connection
+from sapwood.server.gate import Gate
 from sapwood.server.types import Counters, Handler, Limits, Listener
 from sapwood.wire.apis import Api
 
@@ -21,11 +23,19 @@ class Server:
     """Listens at several places and serves all of them with one handler."""
 
     def __init__(
-        self, handler: Handler, listeners: list[Listener], limits: Limits | None = None
+        self,
+        handler: Handler,
+        listeners: list[Listener],
+        limits: Limits | None = None,
+        *,
+        secret: bytes | None = None,
+        node_id: int = -1,
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.limits = limits or Limits()
         self.counters = Counters()
-        self.connections: set[Connection] = set()
+        self.gate = Gate(secret, node_id, entropy)
+        self.connections: dict[Connection, None] = {}  # a set that has an order
         self.addresses: dict[str, tuple[str, int]] = {}
         self.handler = handler
         self._listeners = listeners
@@ -88,6 +98,7 @@ class Server:
             "sapwood_connections_idle_closed_total": counters.idle_closed_total,
             "sapwood_connections_slow_closed_total": counters.slow_closed_total,
             "sapwood_malformed_requests_total": counters.malformed_total,
+            "sapwood_peer_refused_total": counters.peer_refused_total,
             "sapwood_handler_errors_total": counters.handler_errors_total,
             "sapwood_received_bytes_total": counters.received_bytes_total,
             "sapwood_sent_bytes_total": counters.sent_bytes_total,
@@ -126,7 +137,14 @@ class Server:
 
     def _connection(self, listener: Listener) -> Connection:
         return Connection(
-            self.handler, listener, self.limits, self.counters, self._admit, self._forget
+            self.handler,
+            listener,
+            self.limits,
+            self.counters,
+            self.gate,
+            self._admit,
+            self._recognized,
+            self._forget,
         )
 
     def _admit(self, connection: Connection) -> bool:
@@ -140,17 +158,25 @@ class Server:
             return False
         self.counters.connections_total += 1
         self._per_address[address] += 1
-        self.connections.add(connection)
+        self.connections[connection] = None
         return True
 
+    def _recognized(self, connection: Connection) -> None:
+        """A node; what clients at its address take must not keep it out."""
+        self._leave_address(connection)
+
     def _forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        del self.connections[connection]
+        if connection.node is None:
+            self._leave_address(connection)
+        if self._closing and not self.connections:
+            self._all_gone.set()
+
+    def _leave_address(self, connection: Connection) -> None:
         address = connection.peer[0]
         self._per_address[address] -= 1
         if not self._per_address[address]:
             del self._per_address[address]
-        if self._closing and not self.connections:
-            self._all_gone.set()
 
     def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         limits = self.limits

@@ -30,6 +30,8 @@ class Limits:
     max_connections_per_address: int = 4096
     max_frame_bytes: int = 100 * 1024 * 1024
     max_outstanding_requests: int = 64
+    # Of a node, which hands on what its own clients ask.
+    max_outstanding_peer_requests: int = 1024
     max_outstanding_bytes: int = 32 * 1024 * 1024
     write_high_water_bytes: int = 1024 * 1024
     idle_timeout_s: float = 600.0
@@ -48,6 +50,7 @@ class Counters:
     idle_closed_total: int = 0
     slow_closed_total: int = 0
     malformed_total: int = 0
+    peer_refused_total: int = 0
     handler_errors_total: int = 0
     received_bytes_total: int = 0
     sent_bytes_total: int = 0
