@@ -9,7 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sapwood.node.layout import Layout
 from sapwood.node.process import NodeFailed, NodeProcess, last_words
+
+# A node that somebody starts by hand must not find and join the cluster of a test.
+OWN_SETTINGS = ["--set", "discoverable=false"]
 
 
 class Cluster:
@@ -35,8 +39,8 @@ class Cluster:
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, -1)
         self._given_dir = Path(data_dir).absolute() if data_dir is not None else None
         self._dir: Path | None = None
+        self._layout: Layout | None = None
         self._nodes: dict[int, NodeProcess] = {}
-        self._addresses: dict[int, str] = {}
         self._count = nodes
 
     def __enter__(self) -> "Cluster":
@@ -54,7 +58,7 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         """host:port of every node, for clients' bootstrap.servers."""
-        return ",".join(self._addresses.values())
+        return ",".join(self._layout.addresses.values()) if self._layout else ""
 
     @property
     def data_dir(self) -> Path:
@@ -69,8 +73,10 @@ class Cluster:
         self._dir.mkdir(parents=True, exist_ok=True)
         atexit.register(self.close)
         try:
-            for index in range(self._count):
+            self._layout = Layout(self._dir, self._count, 0)
+            for index in self._layout.addresses:
                 self._start_node(index)
+            self._layout.save()
             if self._topics:
                 self.create_topics(self._topics)
         except BaseException:
@@ -87,8 +93,7 @@ class Cluster:
         self._nodes.clear()
         if self._dir is not None and self._given_dir is None:
             shutil.rmtree(self._dir, ignore_errors=True)
-        self._dir = None
-        self._addresses.clear()
+        self._dir = self._layout = None
 
     def pid(self, index: int = 0) -> int:
         return self._node(index).pid
@@ -133,9 +138,9 @@ class Cluster:
         return self.data_dir / f"node-{index}.log"
 
     def _start_node(self, index: int) -> None:
-        address = self._addresses.get(index, "127.0.0.1:0")
-        directory = self.data_dir / f"node-{index}"
-        flags = ["--id", str(index), "--dir", str(directory), "--listen", address]
+        if self._layout is None:
+            raise RuntimeError("the cluster isn't running")
+        flags = [*self._layout.flags(index), *OWN_SETTINGS]
         for setting in self._settings:
             flags += ["--set", setting]
         log_path = self._log_path(index)
@@ -143,12 +148,10 @@ class Cluster:
             said_before = log.tell()
             node = NodeProcess(flags, log)
         self._nodes[index] = node
-        ready = node.wait_until_ready()
-        if ready is None:
+        if node.wait_until_ready() is None:
             node.stop()
             del self._nodes[index]
             raise NodeFailed(f"node {index} didn't start: {last_words(log_path, said_before)}")
-        self._addresses[index] = ready["listeners"]["kafka"]
 
 
 def _text(value: object) -> str:

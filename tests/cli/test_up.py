@@ -199,7 +199,9 @@ def test_where_nothing_runs_down_is_content_and_status_is_not(directory: Path) -
 
 def test_a_node_on_its_own_is_seen_by_status_and_stopped_by_down(directory: Path) -> None:
     with subprocess.Popen(
-        command("node", "--id", "7", "--dir", str(directory), "--listen", "127.0.0.1:0"),
+        command(
+            "node", "--bootstrap", "--id", "7", "--dir", str(directory), "--listen", "127.0.0.1:0"
+        ),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:

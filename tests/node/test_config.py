@@ -161,3 +161,63 @@ def test_addresses_are_read(text: str, address: tuple[str, int]) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not an address"):
         parse_address(text)
+
+
+def test_a_cluster_is_founded_or_joined_as_the_settings_say(tmp_path: Path) -> None:
+    config = from_file(
+        tmp_path,
+        """
+        data_dir = "data"
+        join = ["10.0.0.1:9092", "[::1]:9093"]
+        secret_file = "/etc/sapwood/secret"
+        rack = "cellar"
+        link_timeout_ms = 500
+        heartbeat_ms = 50
+        [peer_routes]
+        1 = "127.0.0.1:7001"
+        """,
+    )
+    assert config.join == ["10.0.0.1:9092", "[::1]:9093"]
+    assert (config.secret_file, config.rack) == ("/etc/sapwood/secret", "cellar")
+    assert (config.link_timeout_ms, config.heartbeat_ms) == (500, 50)
+    assert config.peer_routes == {1: "127.0.0.1:7001"}
+    assert load(data_dir="data", bootstrap=True, environment=NOTHING).bootstrap
+
+
+def test_variables_say_what_to_join() -> None:
+    config = load(
+        data_dir="data",
+        environment={
+            "SAPWOOD_JOIN": "one:1, two:2",
+            "SAPWOOD_SECRET_FILE": "/run/secret",
+            "SAPWOOD_PEER_ROUTES": "1=127.0.0.1:1,2=127.0.0.1:2",
+        },
+    )
+    assert config.join == ["one:1", "two:2"]
+    assert config.secret_file == "/run/secret"
+    assert config.peer_routes == {1: "127.0.0.1:1", 2: "127.0.0.1:2"}
+    assert load(data_dir="d", settings=["join=a:1,b:2"], environment=NOTHING).join == ["a:1", "b:2"]
+
+
+def test_the_variable_that_tells_clients_where_the_cluster_is_founds_none() -> None:
+    assert not load(data_dir="data", environment={"SAPWOOD_BOOTSTRAP": "host:9092"}).bootstrap
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (["join=nowhere"], "nowhere"),
+        (["join=host:0"], "host:0"),
+        (["join=:9092"], ":9092"),
+        (["join=host:1", "bootstrap=true"], "either"),
+        (["peer_routes.one=host:1"], "peer_routes"),
+        (["peer_routes.1=nowhere"], "nowhere"),
+        (["heartbeat_ms=1000"], "heartbeat_ms"),
+        (["heartbeat_ms=0"], "heartbeat_ms"),
+    ],
+)
+def test_a_setting_of_the_cluster_that_cannot_be_used_is_named(
+    settings: list[str], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load(data_dir="data", settings=settings, environment=NOTHING)

@@ -12,13 +12,6 @@ from sapwood.node.discovery import Entry, NotPrivate
 from sapwood.node.lock import DirectoryLock
 
 
-@pytest.fixture(autouse=True)
-def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "runtime"
-    monkeypatch.setenv(discovery.VARIABLE, str(path))
-    return path
-
-
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Entry]:
     """An entry of a node that runs: this process holds the lock on its data."""

@@ -82,10 +82,9 @@ def test_an_identity_that_may_not_be_read_is_an_error_that_says_why(tmp_path: Pa
 
 
 def test_a_founder_is_the_only_voter_and_has_incarnation_zero() -> None:
-    found = identity.found(4, is_new=True, entropy=bytes)
+    found = identity.found(4)
     assert (found.node_id, found.incarnation, found.metadata_voters) == (4, 0, ((4, 0),))
-    assert found.cluster_id == "A" * 22
-    assert identity.found(4, is_new=False).cluster_id is None
+    assert found.cluster_id is None
 
 
 def test_whoever_joins_never_has_a_founders_incarnation() -> None:

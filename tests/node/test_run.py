@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sapwood.node import ready
+from sapwood.node import discovery, identity, ready, secret
 from sapwood.node.lock import is_locked
 from sapwood.server import Limits
 from sapwood.wire.apis import Api
@@ -23,7 +23,7 @@ from tests.helpers import eventually
 @contextmanager
 def node(*flags: str, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-m", "sapwood.node", "--announce", *flags],
+        [sys.executable, "-m", "sapwood.node", "--announce", "--bootstrap", *flags],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -88,10 +88,10 @@ WAITING_FETCH = Struct(
 )
 
 
-def failed_start(*flags: str) -> str:
+def failed_start(*flags: str, founding: bool = True) -> str:
     """What a node that can't start says, which is one line."""
     result = subprocess.run(
-        [sys.executable, "-m", "sapwood.node", *flags],
+        [sys.executable, "-m", "sapwood.node", *(["--bootstrap"] if founding else []), *flags],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -114,6 +114,46 @@ def test_a_node_says_where_it_listens_and_takes_that_back_when_it_stops(tmp_path
         assert process.wait(30) == 0
         assert ready.read(tmp_path) is None
         assert not is_locked(tmp_path / ready.LOCK_NAME)
+
+
+def test_a_node_knows_its_cluster_and_is_found_by_others_while_it_runs(tmp_path: Path) -> None:
+    with node("--dir", str(tmp_path), "--id", "3", "--port", "0") as process:
+        told = announced(process)
+        known = identity.read(tmp_path)
+        assert known is not None
+        (cluster,) = eventually(discovery.running_clusters)
+        (entry,) = cluster.entries
+        assert (entry.cluster_id, entry.node_id) == (known.cluster_id, 3)
+        assert entry.address == told["listeners"]["kafka"]
+        assert secret.read(Path(entry.secret_file))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert not list(discovery.runtime_directory().iterdir())
+
+
+def test_a_node_that_is_not_to_be_found_leaves_no_trace(tmp_path: Path) -> None:
+    flags = ["--dir", str(tmp_path), "--port", "0", "--set", "discoverable=false"]
+    with node(*flags) as process:
+        announced(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert not discovery.runtime_directory().exists()
+
+
+def test_a_node_runs_though_it_cannot_be_found(tmp_path: Path, runtime_directory: Path) -> None:
+    runtime_directory.write_text("not a directory")
+    with node("--dir", str(tmp_path / "data"), "--port", "0") as process:
+        announced(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert "won't find this one" in process.stderr.read()
+
+
+def test_a_node_that_is_told_nothing_and_finds_nobody_says_what_to_tell_it(tmp_path: Path) -> None:
+    line = failed_start("--dir", str(tmp_path / "data"), "--port", "0", founding=False)
+    assert "--bootstrap" in line
+    assert "--join HOST:PORT" in line
 
 
 def test_ctrl_c_stops_a_node_cleanly_too(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ class Entry(NamedTuple):
 COMMANDS: Mapping[str, Entry] = {
     "up": Entry("sapwood.cli.up:up", "Start Sapwood on this machine and keep it running."),
     "down": Entry("sapwood.cli.up:down", "Stop what `up` started, and wait until it is gone."),
-    "status": Entry("sapwood.cli.up:status", "Show the nodes of this machine."),
-    "node": Entry("sapwood.cli.up:node", "Run one node in the foreground."),
+    "status": Entry("sapwood.cli.status:status", "Show the nodes of this machine."),
+    "node": Entry("sapwood.cli.node:node", "Run one node in the foreground."),
     "topic": Entry("sapwood.cli.topic:topic", "List, create, describe, alter and remove topics."),
     "produce": Entry("sapwood.cli.produce:produce", "Send lines to a topic."),
     "consume": Entry("sapwood.cli.consume:consume", "Print the records of a topic."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,13 @@ bootstrap_option = click.option(
     metavar="HOST:PORT[,…]",
     envvar="SAPWOOD_BOOTSTRAP",
     help=f"Where the cluster is.  [default: what `sapwood up` started, else {DEFAULT_BOOTSTRAP}]",
+)
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the data lies.  [default: $SAPWOOD_DIR or ~/.sapwood]",
 )
 
 # People wait at the other end: a cluster that isn't there is reported soon.

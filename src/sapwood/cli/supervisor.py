@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from sapwood.node.local import SUPERVISOR_LOCK, node_directory
+from sapwood.node.layout import Layout, LayoutUnusable
+from sapwood.node.local import SUPERVISOR_LOCK
 from sapwood.node.lock import DirectoryLock, DirectoryLocked
-from sapwood.node.process import NodeFailed, NodeProcess, last_words
+from sapwood.node.process import REMOVED_STATUS, NodeFailed, NodeProcess, last_words
 from sapwood.node.ready import Ready
 
 FIRST_BACK_OFF_S = 0.1
@@ -32,25 +33,42 @@ class Supervisor:
     """Starts the nodes, starts again what ends, and stops all of it in good order."""
 
     def __init__(
-        self, directory: Path, nodes: int, port: int, settings: Sequence[str] = (), *, echo: bool
+        self,
+        directory: Path,
+        nodes: int | None,
+        port: int | None,
+        settings: Sequence[str] = (),
+        *,
+        echo: bool,
     ) -> None:
-        self.directory = directory
         self._stopping = threading.Event()
         self._echo = echo
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = DirectoryLock(directory / SUPERVISOR_LOCK)
-        self._keepers = [Keeper(self, index, port + index, settings) for index in range(nodes)]
+        try:
+            self.layout = Layout(directory, nodes, port)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._keepers = {
+            node_id: Keeper(self, node_id, settings) for node_id in self.layout.addresses
+        }
 
     def start(self) -> list[Ready]:
         """Returns when every node is ready; NodeFailed if one ends instead."""
         try:
-            for keeper in self._keepers:
+            # All at once: those who join wait for the founder, and Python takes its time to start.
+            for keeper in self._keepers.values():
                 keeper.launch()
-            found = [keeper.wait_until_ready() for keeper in self._keepers]
+            founder = self.layout.founder
+            if founder is not None:
+                self._keepers[founder].wait_until_ready()
+            self.layout.save()
+            found = [keeper.wait_until_ready() for keeper in self._keepers.values()]
         except BaseException:
             self.stop()
             raise
-        for keeper in self._keepers:
+        for keeper in self._keepers.values():
             keeper.start()
         return found
 
@@ -65,15 +83,15 @@ class Supervisor:
 
     def stop(self) -> None:
         self._stopping.set()
-        for keeper in self._keepers:
+        for keeper in self._keepers.values():
             keeper.terminate()
-        for keeper in self._keepers:
+        for keeper in self._keepers.values():
             keeper.finish()
         self._lock.release()
 
     def _on_signal(self, *_: object) -> None:
         if self._stopping.is_set():
-            for keeper in self._keepers:
+            for keeper in self._keepers.values():
                 keeper.kill()
             os._exit(1)
         self._stopping.set()
@@ -101,40 +119,38 @@ class Supervisor:
 class Keeper(threading.Thread):
     """One node's guardian: a thread that waits for its end and starts it again."""
 
-    def __init__(
-        self, supervisor: Supervisor, index: int, port: int, settings: Sequence[str]
-    ) -> None:
-        super().__init__(name=f"keeper-{index}", daemon=True)
+    def __init__(self, supervisor: Supervisor, node_id: int, settings: Sequence[str]) -> None:
+        super().__init__(name=f"keeper-{node_id}", daemon=True)
         self._supervisor = supervisor
-        self._index = index
-        directory = node_directory(supervisor.directory, index)
+        self._node_id = node_id
+        directory = supervisor.layout.node_directory(node_id)
         directory.mkdir(parents=True, exist_ok=True)
         self._log_path = directory / "node.log"
-        self._flags = ["--id", str(index), "--dir", str(directory)]
-        for setting in settings:
-            self._flags += ["--set", setting]
-        self._address = f"127.0.0.1:{port}"
+        self._settings = [flag for setting in settings for flag in ("--set", setting)]
         self._node: NodeProcess | None = None
+        self._ready: Ready | None = None
         self._log_thread: threading.Thread | None = None
         self._said_before = 0
 
     def launch(self) -> NodeProcess:
         self._said_before = self._log_path.stat().st_size if self._log_path.exists() else 0
-        node = NodeProcess([*self._flags, "--listen", self._address], subprocess.PIPE)
+        flags = self._supervisor.layout.flags(self._node_id)
+        node = NodeProcess([*flags, *self._settings], subprocess.PIPE)
         self._node = node
         self._log_thread = threading.Thread(target=self._copy_log, args=(node,), daemon=True)
         self._log_thread.start()
         return node
 
     def wait_until_ready(self) -> Ready:
-        if self._node is None:
-            raise NodeFailed(f"node {self._index} was never started")
-        ready = self._node.wait_until_ready()
-        if ready is None:
+        """For the first time: what it announced."""
+        if self._ready is None and self._node is not None:
+            self._ready = self._node.wait_until_ready()
+        if self._ready is None:
             self.finish()
-            raise NodeFailed(last_words(self._log_path, self._said_before))
-        self._address = ready["listeners"]["kafka"]  # to be had again after a crash
-        return ready
+            raise NodeFailed(
+                f"node {self._node_id}: {last_words(self._log_path, self._said_before)}"
+            )
+        return self._ready
 
     def run(self) -> None:
         supervisor = self._supervisor
@@ -145,10 +161,14 @@ class Keeper(threading.Thread):
             status = node.wait()
             if supervisor.stopping.is_set():
                 return
+            if status == REMOVED_STATUS:
+                supervisor.say(f"node {self._node_id} was removed from the cluster")
+                supervisor.layout.forget(self._node_id)
+                return
             if time.monotonic() - started > STEADY_AFTER_S:
                 back_off_s = FIRST_BACK_OFF_S
             supervisor.say(
-                f"node {self._index} ended with status {status}; "
+                f"node {self._node_id} ended with status {status}; "
                 f"it is started again in {back_off_s:g} s"
             )
             if supervisor.stopping.wait(back_off_s):
@@ -210,9 +230,11 @@ def main(arguments: list[str]) -> int:
     directory, nodes, port, *settings = arguments
     answer: dict[str, object]
     try:
-        supervisor = Supervisor(Path(directory), int(nodes), int(port), settings, echo=False)
+        supervisor = Supervisor(
+            Path(directory), json.loads(nodes), json.loads(port), settings, echo=False
+        )
         answer = {"nodes": supervisor.start()}
-    except (NodeFailed, DirectoryLocked, OSError) as error:
+    except (NodeFailed, DirectoryLocked, LayoutUnusable, OSError) as error:
         answer = {"error": str(error)}
     print(json.dumps(answer), flush=True)
     with open(os.devnull, "w") as nowhere:  # whoever waits for more sees the end of it

@@ -1,4 +1,4 @@
-"""`up`, `down`, `status` and `node`: Sapwood on this machine."""
+"""`up` and `down`: Sapwood on this machine."""
 
 import json
 import os
@@ -13,27 +13,16 @@ from typing import Any
 import click
 
 from sapwood.cli import CommandFailed
-from sapwood.cli.output import output_option, print_json, print_table, say
+from sapwood.cli.connect import directory_option
 from sapwood.node import ready
-from sapwood.node.local import (
-    SUPERVISOR_LOCK,
-    NodeState,
-    default_directory,
-    node_states,
-    supervisor_pid,
-)
+from sapwood.node.layout import DEFAULT_PORT, LayoutUnusable, node_ids
+from sapwood.node.local import SUPERVISOR_LOCK, default_directory, node_states, supervisor_pid
 from sapwood.node.lock import DirectoryLocked, is_locked
 from sapwood.node.process import NEW_GROUP, NodeFailed
 
 GONE_TIMEOUT_S = 45.0
 POLL_S = 0.01
-
-directory_option = click.option(
-    "--dir",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where the data lies.  [default: $SAPWOOD_DIR or ~/.sapwood]",
-)
+DEFAULT_NODES = 1
 
 
 class NotYet(CommandFailed):
@@ -41,25 +30,32 @@ class NotYet(CommandFailed):
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"How many; more than before makes the cluster grow.  [default: {DEFAULT_NODES}, "
+    "then as many as there are]",
+)
 @directory_option
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    default=9092,
-    show_default=True,
-    help="Kafka port of the first node.",
+    help="Kafka port of the first node, the others follow; 0 takes free ones.  "
+    f"[default: {DEFAULT_PORT}, then as before]",
 )
 @click.option("--detach", is_flag=True, help="Return when ready, and leave it running.")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the nodes."
 )
 def up(
-    nodes: int, directory: Path | None, port: int, detach: bool, settings: Sequence[str]
+    nodes: int | None,
+    directory: Path | None,
+    port: int | None,
+    detach: bool,
+    settings: Sequence[str],
 ) -> None:
     """Start Sapwood on this machine and keep it running."""
-    if nodes > 1:
-        raise NotYet("more than one node comes with replication: give --nodes 1")
     directory = (directory or default_directory()).absolute()
     if (pid := supervisor_pid(directory)) is not None:
         if detach:
@@ -69,6 +65,9 @@ def up(
         raise CommandFailed(
             f"Sapwood is already up in {directory} (process {pid}): sapwood down stops it"
         )
+    nodes = nodes or len(node_ids(directory)) or DEFAULT_NODES
+    if nodes > 1:
+        raise NotYet("more than one node comes with replication: give --nodes 1")
     if detach:
         _greet(directory, _start_detached(directory, nodes, port, settings))
         return
@@ -78,7 +77,7 @@ def up(
     try:
         supervisor = Supervisor(directory, nodes, port, settings, echo=True)
         found = supervisor.start()
-    except (NodeFailed, DirectoryLocked, OSError) as error:
+    except (NodeFailed, DirectoryLocked, LayoutUnusable, OSError) as error:
         raise CommandFailed(str(error)) from error
     except KeyboardInterrupt:
         sys.exit(130)
@@ -88,7 +87,7 @@ def up(
 
 
 def _start_detached(
-    directory: Path, nodes: int, port: int, settings: Sequence[str]
+    directory: Path, nodes: int, port: int | None, settings: Sequence[str]
 ) -> list[dict[str, str]]:
     """Addresses of the nodes that a supervisor of their own now keeps running."""
     script = Path(__file__).with_name("supervisor.py")
@@ -99,7 +98,10 @@ def _start_detached(
         raise CommandFailed(f"can't use the directory {directory}: {error.strerror}") from error
     with log:
         supervisor = subprocess.Popen(
-            [sys.executable, "-P", str(script), str(directory), str(nodes), str(port), *settings],
+            [
+                *(sys.executable, "-P", str(script), str(directory)),
+                *(json.dumps(nodes), json.dumps(port), *settings),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -166,95 +168,6 @@ def down(directory: Path | None) -> None:
             )
         time.sleep(POLL_S)
     click.echo("Sapwood is down.")
-
-
-@click.command()
-@directory_option
-@output_option
-def status(directory: Path | None, output: str) -> None:
-    """Show the nodes of this machine; exit status 1 unless all are running."""
-    directory = (directory or default_directory()).absolute()
-    states = node_states(directory)
-    running = [state for state in states if state.state == "running"]
-    bootstrap = ",".join(state.addresses["kafka"] for state in running if state.addresses)
-    if output == "json":
-        nodes = [state._asdict() for state in states]
-        print_json({"bootstrap": bootstrap, "dir": str(directory), "nodes": nodes})
-    elif not states:
-        say(f"Nothing has been started in {directory}: sapwood up starts a node")
-    else:
-        rows = [
-            (state.id, state.kind, state.state, state.pid, _addresses(state)) for state in states
-        ]
-        print_table(("NODE", "KIND", "STATE", "PID", "ADDRESSES"), rows)
-    sys.exit(0 if states and len(running) == len(states) else 1)
-
-
-def _addresses(state: NodeState) -> str | None:
-    return " ".join(f"{name}={address}" for name, address in state.addresses.items()) or None
-
-
-@click.command()
-@click.option("--id", "node_id", type=click.IntRange(min=0), help="This node's id.  [default: 0]")
-@click.option("--dir", "directory", metavar="DIR", help="Where this node keeps its data.")
-@click.option(
-    "--listen",
-    multiple=True,
-    metavar="[NAME=]HOST:PORT",
-    help="May be repeated.  [default: kafka=127.0.0.1:9092]",
-)
-@click.option(
-    "--advertise", multiple=True, metavar="[NAME=]HOST:PORT", help="What clients are told."
-)
-@click.option("--config", "config_file", metavar="FILE", help="Settings in TOML.")
-@click.option(
-    "--auto-create/--no-auto-create",
-    default=None,
-    help="Whether a topic that is asked for and doesn't exist is made.",
-)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
-@click.option("--log-format", type=click.Choice(["console", "json"]))
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Any setting, or a Kafka broker config such as log.retention.ms=60000.",
-)
-def node(
-    node_id: int | None,
-    directory: str | None,
-    listen: Sequence[str],
-    advertise: Sequence[str],
-    config_file: str | None,
-    auto_create: bool | None,
-    log_level: str | None,
-    log_format: str | None,
-    settings: Sequence[str],
-) -> None:
-    """Run one node in the foreground, for a host of its own.
-
-    Settings come from the TOML file, then SAPWOOD_* variables, then these options.
-    """
-    from sapwood.node.config import ConfigError, load
-
-    try:
-        config = load(
-            config_file,
-            node_id=node_id,
-            data_dir=directory,
-            listen=listen,
-            advertise=advertise,
-            auto_create_topics=auto_create,
-            log_level=log_level,
-            log_format=log_format,
-            settings=settings,
-        )
-    except ConfigError as error:
-        raise CommandFailed(str(error)) from error
-    from sapwood.node.run import run
-
-    sys.exit(run(config))
 
 
 def _terminate(pid: int) -> None:

@@ -15,6 +15,10 @@ def parser() -> argparse.ArgumentParser:
     add("--listen", action="append", metavar="[NAME=]HOST:PORT", help="may be repeated")
     add("--port", type=int, help="listen at 127.0.0.1:PORT; 0 takes a free one")
     add("--advertise", action="append", metavar="[NAME=]HOST:PORT", help="what clients are told")
+    add("--bootstrap", action="store_true", default=None, help="found a cluster")
+    add("--join", action="append", metavar="HOST:PORT", help="join the cluster of this node")
+    add("--secret-file", metavar="FILE", help="where the cluster's secret lies")
+    add("--rack", help="where this node stands, so that copies are kept apart")
     add("--auto-create", action=argparse.BooleanOptionalAction, default=None)
     add("--log-level", choices=["debug", "info", "warning", "error"])
     add("--log-format", choices=["console", "json"])
@@ -36,6 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
             data_dir=given.dir,
             listen=listen,
             advertise=given.advertise or (),
+            bootstrap=given.bootstrap,
+            join=given.join or (),
+            secret_file=given.secret_file,
+            rack=given.rack,
             auto_create_topics=given.auto_create,
             log_level=given.log_level,
             log_format=given.log_format,

@@ -13,12 +13,16 @@ from sapwood.wire.errors import KafkaError
 
 DEFAULT_LISTENER = "kafka"
 PREFIX = "SAPWOOD_"
-TABLES = ("listeners", "advertised", "limits", "configs")
+TABLES = ("listeners", "advertised", "limits", "configs", "peer_routes")
+# SAPWOOD_BOOTSTRAP tells clients where the cluster is. Founding one is an explicit act, for which
+# a variable that outlives its purpose is no place.
+NOT_FROM_ENVIRONMENT = ("bootstrap",)
 
 # Kafka's names for what a node has its own settings for.
 SYNONYMS = {
     "auto.create.topics.enable": "auto_create_topics",
     "broker.id": "node_id",
+    "broker.rack": "rack",
     "log.dirs": "data_dir",
     "log.flush": "flush",
     "node.id": "node_id",
@@ -31,7 +35,8 @@ class ConfigError(Exception):
 
 
 class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    node_id: Annotated[int, msgspec.Meta(ge=0)] = 0
+    node_id: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """None: 0 for a founder, whatever the cluster gives to one who joins."""
     data_dir: Annotated[str, msgspec.Meta(min_length=1)]
     listeners: dict[str, str] = msgspec.field(
         default_factory=lambda: {DEFAULT_LISTENER: "127.0.0.1:9092"}
@@ -39,6 +44,20 @@ class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     """Name → host:port. Port 0 takes a free one."""
     advertised: dict[str, str] = {}
     """Name → the host:port that clients of that listener are told, if it is another one."""
+    bootstrap: bool = False
+    """Found a cluster, unless the data directory belongs to one already."""
+    join: list[str] = []
+    """host:port of any nodes of the cluster to join; later on, hints where it may be found."""
+    secret_file: str | None = None
+    """Where the cluster's secret lies, if not in the data directory."""
+    discoverable: bool = True
+    """Whether nodes that this user starts on this host find the cluster through this one."""
+    rack: str | None = None
+    peer_routes: dict[int, str] = {}
+    """Node → host:port to reach it at, in place of the address that it advertises."""
+    link_timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 1000
+    """A node that isn't heard of for so long is held to be gone."""
+    heartbeat_ms: Annotated[int, msgspec.Meta(ge=1)] = 150
     auto_create_topics: bool = True
     num_partitions: Annotated[int, msgspec.Meta(ge=-1)] = -1
     """Of a topic made without a count; -1: one for every core node."""
@@ -73,6 +92,10 @@ def load(
     data_dir: str | None = None,
     listen: Iterable[str] = (),
     advertise: Iterable[str] = (),
+    bootstrap: bool | None = None,
+    join: Iterable[str] = (),
+    secret_file: str | None = None,
+    rack: str | None = None,
     auto_create_topics: bool | None = None,
     log_level: str | None = None,
     log_format: str | None = None,
@@ -87,6 +110,10 @@ def load(
         "data_dir": data_dir,
         "listeners": _named(listen) or None,
         "advertised": _named(advertise) or None,
+        "bootstrap": bootstrap,
+        "join": list(join) or None,
+        "secret_file": secret_file,
+        "rack": rack,
         "auto_create_topics": auto_create_topics,
         "log_level": log_level,
         "log_format": log_format,
@@ -136,8 +163,12 @@ def _add_environment(raw: dict[str, Any], environment: Mapping[str, str]) -> Non
             continue
         name = variable.removeprefix(PREFIX).lower()
         table, _, key = name.partition("_")
-        if name in ("listeners", "advertised"):
+        if name in NOT_FROM_ENVIRONMENT:
+            continue
+        if name in ("listeners", "advertised", "peer_routes"):
             raw[name] = _named(value.split(","))
+        elif name == "join":
+            raw[name] = _listed(value)
         elif name in NodeConfig.__struct_fields__ and name not in TABLES:
             raw[name] = value
         elif table == "limits" and key:
@@ -157,12 +188,16 @@ def _named(addresses: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
 def _set(raw: dict[str, Any], key: str, value: str) -> None:
     """One setting by its name, by a dotted path into a table, or by Kafka's name."""
     table, dot, rest = key.partition(".")
     key = SYNONYMS.get(key, key)
     if key in NodeConfig.__struct_fields__ and key not in TABLES:
-        raw[key] = value
+        raw[key] = _listed(value) if key == "join" else value
     elif dot and table in TABLES:
         raw[table] = {**raw.get(table, {}), rest: value}
     else:
@@ -186,8 +221,19 @@ def _checked(raw: dict[str, Any]) -> NodeConfig:
         raise ConfigError(f"bad setting: {error}") from error
     if config.num_partitions == 0:
         raise ConfigError("num_partitions is 0: give -1 (one for every core node) or 1 and more")
-    for address in (*config.listeners.values(), *config.advertised.values()):
+    routes = config.peer_routes.values()
+    for address in (*config.listeners.values(), *config.advertised.values(), *routes):
         parse_address(address)
+    for address in config.join:
+        if not all(parse_address(address)):
+            raise ConfigError(f"can't join {address!r}: give the HOST:PORT of a running node")
+    if config.bootstrap and config.join:
+        raise ConfigError("a node either founds a cluster (bootstrap) or joins one (join)")
+    if config.heartbeat_ms >= config.link_timeout_ms:
+        raise ConfigError(
+            f"heartbeat_ms ({config.heartbeat_ms}) must be below "
+            f"link_timeout_ms ({config.link_timeout_ms})"
+        )
     if not config.listeners:
         raise ConfigError("no listener: give --listen HOST:PORT")
     if unknown := config.advertised.keys() - config.listeners.keys():

@@ -6,7 +6,6 @@ draws a new one, so that a node with an empty directory can't vote for what it h
 A founder has incarnation 0: founded again it would be in another cluster.
 """
 
-import base64
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,6 @@ from sapwood.disk import Journal, OsDisk, replace
 FILE_NAME = "identity.json"
 VERSION = 1
 FOUNDERS_INCARNATION = 0
-CLUSTER_ID_BYTES = 16
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -31,7 +29,7 @@ class IdentityUnusable(Exception):
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     cluster_id: str | None
-    """None in a directory older than this file: its metadata log knows."""
+    """None until a founder's metadata log, which knows it, has been read for the first time."""
     node_id: Natural
     incarnation: Natural
     metadata_voters: tuple[tuple[Natural, Natural], ...]
@@ -83,19 +81,14 @@ def founded_before(directory: Path) -> bool:
     )
 
 
-def found(node_id: int, *, is_new: bool, entropy: Callable[[int], bytes] = os.urandom) -> Identity:
-    """The first node of a cluster; of one that is there already if it isn't new."""
+def found(node_id: int) -> Identity:
+    """The first node of a cluster, which gets its id when the metadata log is begun."""
     return Identity(
-        cluster_id=new_cluster_id(entropy) if is_new else None,
+        cluster_id=None,
         node_id=node_id,
         incarnation=FOUNDERS_INCARNATION,
         metadata_voters=((node_id, FOUNDERS_INCARNATION),),
     )
-
-
-def new_cluster_id(entropy: Callable[[int], bytes]) -> str:
-    """Twenty-two characters, as Kafka's tools expect."""
-    return base64.urlsafe_b64encode(entropy(CLUSTER_ID_BYTES)).rstrip(b"=").decode()
 
 
 def new_incarnation(entropy: Callable[[int], bytes] = os.urandom) -> int:

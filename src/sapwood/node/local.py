@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sapwood.node import ready
+from sapwood.node.layout import node_directory, node_ids
 from sapwood.node.lock import holder, is_locked
 
 SUPERVISOR_LOCK = "supervisor.lock"
@@ -25,10 +26,6 @@ def default_directory() -> Path:
     return Path(given).expanduser() if given else Path.home() / ".sapwood"
 
 
-def node_directory(directory: Path, index: int) -> Path:
-    return directory / f"node-{index}"
-
-
 def supervisor_pid(directory: Path) -> int | None:
     """The process that supervises the nodes of this directory; None if none does."""
     lock = directory / SUPERVISOR_LOCK
@@ -40,14 +37,9 @@ def node_states(directory: Path) -> list[NodeState]:
     if (directory / ready.LOCK_NAME).exists():
         return [_node_state(directory, 0, supervised=False)]
     supervised = supervisor_pid(directory) is not None
-    indexes = sorted(
-        int(path.name.removeprefix("node-"))
-        for path in directory.glob("node-*")
-        if path.name.removeprefix("node-").isdigit()
-    )
     return [
-        _node_state(node_directory(directory, index), index, supervised=supervised)
-        for index in indexes
+        _node_state(node_directory(directory, node_id), node_id, supervised=supervised)
+        for node_id in node_ids(directory)
     ]
 
 
@@ -65,11 +57,9 @@ def _node_state(directory: Path, index: int, *, supervised: bool) -> NodeState:
 def _answers(address: str) -> bool:
     import socket  # only `status` needs it, and the start of a supervisor shouldn't wait for it
 
-    host, _, port = address.rpartition(":")
-    # A wildcard is where one listens; this machine reaches it at its loopback.
-    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
+    host, _, port = ready.local_address(address).rpartition(":")
     try:
-        socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
     except OSError:
         return False
     return True

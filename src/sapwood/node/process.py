@@ -16,6 +16,8 @@ from sapwood.node.ready import Ready
 
 STOP_TIMEOUT_S = 30.0
 ERROR_LINES = 20
+# Of a node that the cluster has let go: to start it again would be in vain.
+REMOVED_STATUS = 3
 
 # A Ctrl-C at the terminal is for the parent alone, which then stops its children in order:
 # they get a session of their own, or what Windows has in its place.

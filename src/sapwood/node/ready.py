@@ -39,3 +39,10 @@ def remove(directory: Path) -> None:
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def local_address(address: str) -> str:
+    """Where this machine reaches it: a wildcard is where one listens, and names differ."""
+    host, _, port = address.rpartition(":")
+    known = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "[::]": "[::1]"}
+    return f"{known.get(host, host)}:{port}"

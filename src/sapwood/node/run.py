@@ -17,11 +17,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from sapwood.broker import Broker, BrokerConfig
 from sapwood.disk import OsDisk
-from sapwood.node import logs, ready
+from sapwood.node import discovery, identity, logs, membership, ready
 from sapwood.node.config import NodeConfig
 from sapwood.node.lock import DirectoryLock, DirectoryLocked
+from sapwood.node.membership import Member, Newcomer, NoMembership
 from sapwood.server import Limits, Server
 from sapwood.wire.apis import Api
 from sapwood.wire.schema import load
@@ -107,14 +110,18 @@ class Node:
         lock = self._lock()
         try:
             ready.remove(self._directory)  # left by a node that was killed
-            server, broker = await self._start()
+            server, broker, member = await self._start()
+            entry: Path | None = None
             try:
-                self._tell(server, announce)
+                self._tell(server, member, announce)
+                entry = self._register(server, member)
                 threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
                 await self._stop.wait()
                 logger.info("stopping")
             finally:
                 ready.remove(self._directory)
+                if entry is not None:
+                    entry.unlink(missing_ok=True)
                 broker.release_waiters()
                 await server.close(self._config.stop_grace_s)
                 await broker.stop()
@@ -133,16 +140,17 @@ class Node:
                 f"can't use the data directory {self._directory}: {error.strerror}"
             ) from error
 
-    async def _start(self) -> tuple[Server, Broker]:
+    async def _start(self) -> tuple[Server, Broker, Member]:
         config = self._config
         server = Server(
             _not_ready, config.server_listeners(), fitting(config.limits, raise_file_limit())
         )
         try:
             await server.bind()
+            member = await self._membership()
             broker = Broker(
                 BrokerConfig(
-                    node_id=config.node_id,
+                    node_id=member.identity.node_id,
                     advertised=reachable(server.advertised()),
                     auto_create_topics=config.auto_create_topics,
                     num_partitions=config.num_partitions,
@@ -153,21 +161,39 @@ class Node:
                 server_metrics=server.metrics,
             )
             await broker.start()
+            member = self._learn_cluster(member, broker)
             # What lives as long as the node needn't be looked at by the garbage collector.
             gc.freeze()
             server.handler = broker.handle
             await server.start()
+        except NoMembership as error:
+            raise StartFailed(str(error)) from error
         except OSError as error:
             advice = "; give another port" if error.errno == errno.EADDRINUSE else ""
             raise StartFailed((error.strerror or str(error)) + advice) from error
         except Exception as error:
             raise StartFailed(f"{type(error).__name__}: {error}") from error
-        return server, broker
+        return server, broker, member
 
-    def _tell(self, server: Server, announce: bool) -> None:
+    async def _membership(self) -> Member:
+        found = membership.settle(self._config, self._directory)
+        if isinstance(found, Newcomer):
+            raise NoMembership("joining comes with replication")
+        return found
+
+    def _learn_cluster(self, member: Member, broker: Broker) -> Member:
+        """A founder knows its cluster's id once it has read or begun the metadata log."""
+        cluster_id = broker.state.image.cluster_id
+        if member.identity.cluster_id is None and cluster_id is not None:
+            known = msgspec.structs.replace(member.identity, cluster_id=cluster_id)
+            identity.write(self._directory, known)
+            return replace(member, identity=known)
+        return member
+
+    def _tell(self, server: Server, member: Member, announce: bool) -> None:
         info = ready.Ready(
             pid=os.getpid(),
-            node_id=self._config.node_id,
+            node_id=member.identity.node_id,
             kind="core",
             listeners={
                 name: ready.join_address(*address) for name, address in server.addresses.items()
@@ -180,6 +206,26 @@ class Node:
         if announce:
             with contextlib.suppress(OSError):  # nobody listens any more
                 print(json.dumps(info), flush=True)
+
+    def _register(self, server: Server, member: Member) -> Path | None:
+        """Let nodes that this user starts on this host find the cluster."""
+        if not self._config.discoverable or member.identity.cluster_id is None:
+            return None
+        host, port = next(iter(server.addresses.values()))
+        entry = discovery.Entry(
+            cluster_id=member.identity.cluster_id,
+            node_id=member.identity.node_id,
+            address=ready.local_address(ready.join_address(host, port)),
+            secret_file=str(member.secret_file),
+            data_dir=str(self._directory),
+            pid=os.getpid(),
+            host=discovery.this_host(),
+        )
+        try:
+            return discovery.register(entry)
+        except (OSError, discovery.NotPrivate) as error:
+            logger.warning("nodes started on this host won't find this one: %s", error)
+            return None
 
     def _listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
