@@ -1,19 +1,10 @@
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from tests.server.peer import Run
-
-
-def loop_factories() -> list[Callable[[], asyncio.AbstractEventLoop]]:
-    factories: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.SelectorEventLoop]
-    try:
-        import uvloop
-    except ImportError:
-        return factories
-    return [*factories, uvloop.new_event_loop]
+from tests.server.peer import Run, loop_factories
 
 
 @pytest.fixture(params=loop_factories(), ids=lambda factory: factory.__module__.split(".")[0])

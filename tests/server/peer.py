@@ -15,6 +15,15 @@ ANY_PORT = Listener("kafka", "127.0.0.1", 0)
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
+def loop_factories() -> list[Callable[[], asyncio.AbstractEventLoop]]:
+    factories: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.SelectorEventLoop]
+    try:
+        import uvloop
+    except ImportError:
+        return factories
+    return [*factories, uvloop.new_event_loop]
+
+
 def request_frame(correlation_id: int, body: bytes = b"", api: Api = Api.METADATA) -> bytes:
     """A request, version 0, as far as its header goes."""
     header = struct.pack(">hhih", api, 0, correlation_id, 4) + b"test"

@@ -361,6 +361,21 @@ def test_a_node_that_waits_for_an_answer_is_not_idle_and_one_that_does_not_is(ru
     run(scenario())
 
 
+def test_a_node_that_ends_its_side_is_gone_and_its_requests_are_dropped(run: Run) -> None:
+    async def scenario() -> None:
+        desk = Desk()
+        async with serving(desk, secret=SECRET) as server:
+            peer, _ = await node(server)
+            peer.send(private_frame(1))
+            await until(lambda: len(desk.requests) == 1)
+            peer.writer.write_eof()
+            assert await peer.rest() == b""
+            await until(lambda: not server.connections)
+            assert desk.futures[0].cancelled()
+
+    run(scenario())
+
+
 def test_a_graceful_close_answers_what_a_node_has_outstanding(run: Run) -> None:
     async def scenario() -> None:
         desk = Desk()

@@ -132,10 +132,10 @@ class Connection(asyncio.BufferedProtocol):
             self._pump()
 
     def eof_received(self) -> bool:
-        """A peer may end its side and still wait for answers."""
+        """A client may end its side and still wait for answers; a node that does so is gone."""
         self._finishing = True
         self._reading = False
-        return bool(self._outstanding or self._arrived)
+        return self.node is None and bool(self._outstanding or self._arrived)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
