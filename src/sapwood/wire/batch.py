@@ -115,6 +115,11 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return header
 
 
+def write_header(header: BatchHeader) -> bytes:
+    """The header as bytes, just as it is: nothing is checked or computed."""
+    return _HEADER.pack(*header)
+
+
 def crc_ok(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether the batch is all there and its CRC is right."""
     end = position + header.size
