@@ -40,15 +40,16 @@ def put(
     *,
     hlc: int = 0,
     now_ms: int = 0,
-    epoch: int = 0,
+    epoch: int | None = None,
     producer: tuple[int, int, int] = (-1, -1, -1),
     compression: int = 0,
 ) -> BatchHeader:
-    """Append one batch at the log's end; `producer` is (id, epoch, first sequence)."""
+    """Append one batch at the log's end, in its last epoch if not in another one; `producer` is
+    (id, epoch, first sequence)."""
     batch = encode_batch(
         records,
         base_offset=log.end_offset,
-        leader_epoch=epoch,
+        leader_epoch=max(log.last_epoch, 0) if epoch is None else epoch,
         compression=compression,
         producer_id=producer[0],
         producer_epoch=producer[1],

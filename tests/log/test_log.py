@@ -326,7 +326,7 @@ def test_a_closed_log_takes_nothing_more_and_opens_as_it_was() -> None:
         with pytest.raises(LogClosed):
             fill(log, 1)
         with pytest.raises(LogClosed):
-            log.truncate(0, 0)
+            log.truncate(9, 0, 0)
         reads = disk.bytes_read
         again = opened(disk, SMALL, durable_end=12, clean=True)
         assert disk.bytes_read - reads < 3000
@@ -341,9 +341,9 @@ def test_truncation_cuts_whole_batches_and_appends_go_on_there() -> None:
         log = opened(disk, SMALL)
         for number in range(12):
             put(log, [record(bytes(100))] * 3, epoch=number // 4, hlc=number + 1)
-        log.truncate(100, 0)
+        log.truncate(9, 100, 0)
         assert log.end_offset == 36
-        log.truncate(17, 0)
+        log.truncate(9, 17, 0)
         assert (log.end_offset, log.last_epoch, log.last_hlc) == (15, 1, 5)
         put(log, [record(b"new")], epoch=9)
         assert offsets(log) == list(range(16))
@@ -352,8 +352,8 @@ def test_truncation_cuts_whole_batches_and_appends_go_on_there() -> None:
         again = opened(disk, SMALL, durable_end=16)
         assert (offsets(again), again.last_epoch) == (list(range(16)), 9)
         with pytest.raises(OffsetOutOfRange):
-            again.truncate(-1, 0)
-        again.truncate(0, 0)
+            again.truncate(9, -1, 0)
+        again.truncate(9, 0, 0)
         assert (again.end_offset, again.last_epoch) == (0, -1)
 
     asyncio.run(scenario())

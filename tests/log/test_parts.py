@@ -126,16 +126,17 @@ def test_damage_to_an_index_costs_rows_but_never_gives_wrong_ones(seed: int) -> 
     assert loaded.hlcs == index.hlcs[: len(loaded)]
 
 
-def test_epochs_are_cut_at_both_ends() -> None:
+def test_epochs_are_forgotten_when_they_ended_before_the_start() -> None:
     epochs = EpochList()
     for epoch, start in ((1, 0), (3, 10), (3, 15), (2, 17), (5, 20)):
         epochs.note(epoch, start)
     assert epochs.starts == [(1, 0), (3, 10), (5, 20)]
     epochs.advance(10)
+    assert epochs.starts == [(1, 0), (3, 10), (5, 20)]
+    assert epochs.end_offset(2, 30) == (1, 10)
+    epochs.advance(11)
     assert epochs.starts == [(3, 10), (5, 20)]
     assert epochs.end_offset(2, 30) == (-1, -1)
-    epochs.truncate(20)
-    assert epochs.starts == [(3, 10)]
 
 
 def test_of_several_state_files_the_highest_number_counts() -> None:

@@ -12,9 +12,11 @@ can be computed anew. Damage below the durable end raises CorruptLog and deletes
 from sapwood.log.cache import SegmentCache
 from sapwood.log.clock import HybridClock
 from sapwood.log.config import LogConfig
+from sapwood.log.entry import BadEntry
 from sapwood.log.errors import (
     CompactionFailed,
     CorruptLog,
+    EpochsNotAscending,
     LogClosed,
     LogFailed,
     OffsetOutOfRange,
@@ -24,8 +26,10 @@ from sapwood.log.log import Log
 from sapwood.log.producers import ProducerTable, SeenBatch
 
 __all__ = [
+    "BadEntry",
     "CompactionFailed",
     "CorruptLog",
+    "EpochsNotAscending",
     "HybridClock",
     "Log",
     "LogClosed",

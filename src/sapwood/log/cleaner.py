@@ -2,7 +2,8 @@
 
 Runs in a helper process, since it looks at every record. The new files end in `.cleaned` and are
 synced; nothing else is touched. Offsets never change: a batch keeps its base and last offset even
-if records between are gone, and a batch without records goes as a whole.
+if records between are gone, and a batch without records goes as a whole. Markers and control
+batches stay, so what the log knows of epochs and voters stays, too.
 """
 
 from __future__ import annotations
@@ -16,12 +17,21 @@ from crc32c import crc32c
 
 from sapwood.disk import Disk
 from sapwood.log.cache import SegmentCache
-from sapwood.log.entry import HEADER_SIZE, BadEntry, Entry, encode_header, walk
+from sapwood.log.entry import (
+    BATCH,
+    HEADER_SIZE,
+    MARKER,
+    BadEntry,
+    Entry,
+    encode_header,
+    marker_header,
+    walk,
+)
 from sapwood.log.errors import CorruptLog
 from sapwood.log.index import Index, Summary
 from sapwood.log.segment import LOG_SUFFIX, MAX_RELATIVE_OFFSET, Segment
 from sapwood.wire import batch as wire_batch
-from sapwood.wire.batch import BatchHeader, read_header
+from sapwood.wire.batch import BatchHeader, read_header, write_header
 from sapwood.wire.errors import MalformedMessage
 from sapwood.wire.records import Record, decode_batch, encode_batch
 
@@ -73,14 +83,22 @@ def clean(disk: Disk, plan: CompactionPlan) -> Cleaned:
     latest, clean_offset = _latest_offsets(disk, plan)
     output = _Output(disk, plan)
     changed = False
+    epoch = -1
     for entry, batch in _entries(disk, plan, 0):
-        kept = _kept(batch, entry.header, latest, clean_offset, plan)
-        if kept is not None:
-            changed = True
-            if not kept:
-                continue
-            batch = memoryview(_rebuilt(entry.header, kept))
-        output.add(batch, entry.hlc)
+        header = entry.header
+        if entry.is_marker:
+            output.add_marker(header, entry.hlc)
+        else:
+            kept = _kept(batch, header, latest, clean_offset, plan)
+            changed = changed or kept is not None
+            if kept:
+                batch = memoryview(_rebuilt(header, kept))
+            if kept is None or kept:
+                output.add(batch, read_header(batch), entry.hlc)
+            elif header.leader_epoch > epoch:
+                # Written before there were markers: it alone told where its epoch began.
+                output.add_marker(marker_header(header.leader_epoch, header.base_offset), entry.hlc)
+        epoch = max(epoch, header.leader_epoch)
     segments = output.finish()
     changed = changed or len(segments) != len(plan.sources)
     return Cleaned(tuple(segments), clean_offset, changed)
@@ -90,7 +108,7 @@ def _latest_offsets(disk: Disk, plan: CompactionPlan) -> tuple[dict[bytes, int],
     """The last offset of each key in the dirty part, as far as the map's bound allows."""
     latest: dict[bytes, int] = {}
     for entry, batch in _entries(disk, plan, plan.dirty_offset):
-        if entry.header.is_control:
+        if entry.is_marker or entry.header.is_control:
             continue
         for record in _records(batch):
             if record.key is None:
@@ -113,7 +131,7 @@ def _entries(
         file = disk.open(path, write=False)
         try:
             for entry in walk(file, 0, source.size, whole=True):
-                if entry.header.last_offset >= max(from_offset, plan.start_offset):
+                if entry.is_after(-1, max(from_offset, plan.start_offset)):
                     data = file.pread(entry.size, entry.position)
                     yield entry, memoryview(data)[HEADER_SIZE:]
         except BadEntry as bad:
@@ -138,6 +156,8 @@ def _kept(
         for record in records
         if record.key is None
         or record.offset >= clean_offset
+        # Else a replica that fetches could not tell that the log goes on to where it ends.
+        or record.offset == plan.end_offset - 1
         or not (
             latest.get(_digest(record.key), -1) > record.offset
             or (record.value is None and record.offset < plan.tombstone_offset)
@@ -187,20 +207,33 @@ class _Output:
         self._written: list[tuple[Segment, Index]] = []
         self._buffers: list[bytes | memoryview] = []
         self._position = 0
+        self._markers: list[tuple[BatchHeader, int]] = []
+        """Those since the last batch."""
 
-    def add(self, batch: memoryview, hlc: int) -> None:
-        header = read_header(batch)
-        size = HEADER_SIZE + header.size
+    def add_marker(self, header: BatchHeader, hlc: int) -> None:
+        self._markers.append((header, hlc))
+        self._write(write_header(header), header, hlc, MARKER)
+
+    def add(self, batch: memoryview, header: BatchHeader, hlc: int) -> None:
+        if self._written:
+            segment, _ = self._written[-1]
+            if header.base_offset > segment.base_offset and (
+                segment.size + HEADER_SIZE + header.size > self._plan.segment_bytes
+                or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            ):
+                self._flush()
+                self._begin(header.base_offset)
+                for marker, marked in self._markers:
+                    if marker.base_offset == header.base_offset:
+                        self._write(write_header(marker), marker, marked, MARKER)
+        self._write(batch, header, hlc, BATCH)
+        self._markers = []
+
+    def _write(self, payload: bytes | memoryview, header: BatchHeader, hlc: int, kind: int) -> None:
         if not self._written:
             self._begin(self._plan.sources[0].base_offset)
         segment, index = self._written[-1]
-        if segment.size and (
-            segment.size + size > self._plan.segment_bytes
-            or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-        ):
-            self._flush()
-            segment, index = self._begin(header.base_offset)
-        self._buffers += (encode_header(batch, hlc), batch)
+        self._buffers += (encode_header(payload, hlc, kind), payload)
         segment.note(segment.size, header, hlc, index)
         if segment.size - self._position >= _WRITE_SIZE:
             self._flush()

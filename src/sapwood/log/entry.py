@@ -1,4 +1,4 @@
-"""The unit of a segment file: a header of our own, then one record batch.
+"""The unit of a segment file: a header of our own, then one record batch or one epoch marker.
 
     crc32c | payload length | version | kind | reserved | append time (HLC) | payload ...
       4           4             1        1       2               8
@@ -8,6 +8,9 @@ offset, length and leader epoch, which Kafka's CRC leaves out so that brokers ca
 is decided by without looking at records, and Kafka's CRC, which covers those. So headers can be
 trusted without reading the batch, and nothing is left unchecked. Preallocated room reads as zeros,
 which are never a valid entry: the version is 1.
+
+A marker says where a leader epoch begins. It is the header of a batch without records, whose last
+offset lies one before its first: it takes no offset.
 """
 
 from __future__ import annotations
@@ -19,13 +22,15 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from sapwood.disk import Buffer, File
+from sapwood.log.epochs import EpochList
 from sapwood.wire import batch as wire_batch
-from sapwood.wire.batch import BatchHeader, crc_ok, read_header
+from sapwood.wire.batch import BatchHeader, crc_ok, read_header, write_header
 from sapwood.wire.errors import MalformedMessage
 
 HEADER_SIZE = 20
 VERSION = 1
 BATCH = 0
+MARKER = 1
 # Entry header and batch header: enough to know everything about an entry but its records.
 HEADERS_SIZE = HEADER_SIZE + wire_batch.HEADER_SIZE
 
@@ -36,6 +41,9 @@ _HEADER = struct.Struct(">IIBBHq")
 # entries that are known to be good.
 PEEK = struct.Struct(">I4xqq15xi")
 PEEK_START = 4
+
+_MARKER_LENGTH = wire_batch.HEADER_SIZE - wire_batch.LENGTH_END
+_OFFSET_AND_EPOCH = struct.Struct(">q4xi")
 
 _HEADERS_CHUNK = 8 << 10
 _WHOLE_CHUNK = 1 << 20
@@ -64,10 +72,60 @@ class Entry(NamedTuple):
     def end(self) -> int:
         return self.position + HEADER_SIZE + self.header.size
 
+    @property
+    def is_marker(self) -> bool:
+        return self.header.last_offset_delta < 0
 
-def encode_header(batch: Buffer, hlc: int) -> bytes:
-    rest = _AFTER_CRC.pack(len(batch), VERSION, BATCH, 0, hlc)
+    def is_after(self, epoch: int, offset: int) -> bool:
+        """Whether a log that ends at this position lacks it."""
+        header = self.header
+        return header.last_offset >= offset or (
+            header.base_offset >= offset and header.leader_epoch > epoch
+        )
+
+
+def encode_header(batch: Buffer, hlc: int, kind: int = BATCH) -> bytes:
+    rest = _AFTER_CRC.pack(len(batch), VERSION, kind, 0, hlc)
     return _CRC.pack(crc32c(rest + batch[: wire_batch.HEADER_SIZE])) + rest
+
+
+def marker_header(epoch: int, offset: int) -> BatchHeader:
+    return _MARKER._replace(base_offset=offset, leader_epoch=epoch)
+
+
+def encode_markers(epochs: list[int], offset: int, hlc: int) -> tuple[memoryview, list[Entry]]:
+    """Whole entries, one behind the other."""
+    parts: list[bytes] = []
+    entries: list[Entry] = []
+    for epoch in epochs:
+        header = marker_header(epoch, offset)
+        payload = write_header(header)
+        entries.append(Entry(len(entries) * HEADERS_SIZE, hlc, header))
+        parts += (encode_header(payload, hlc, MARKER), payload)
+    return memoryview(b"".join(parts)), entries
+
+
+def _marker_template() -> BatchHeader:
+    none = -1
+    header = BatchHeader(
+        base_offset=0,
+        length=_MARKER_LENGTH,
+        leader_epoch=0,
+        magic=wire_batch.MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=-1,
+        base_timestamp=none,
+        max_timestamp=none,
+        producer_id=none,
+        producer_epoch=none,
+        base_sequence=none,
+        record_count=0,
+    )
+    return header._replace(crc=crc32c(write_header(header)[wire_batch.CRC_START :]))
+
+
+_MARKER = _marker_template()
 
 
 def parse(data: Buffer, local: int, position: int, room: int) -> Entry:
@@ -82,10 +140,10 @@ def parse(data: Buffer, local: int, position: int, room: int) -> Entry:
         if not any(head):
             raise BadEntry(position, "nothing was written here", unwritten=True)
         raise BadEntry(position, "the entry's checksum is wrong")
-    if version != VERSION or kind != BATCH:
+    if version != VERSION or kind not in (BATCH, MARKER):
         raise BadEntry(position, f"entry of unknown version {version} or kind {kind}")
     try:
-        header = read_header(head, HEADER_SIZE)
+        header = read_header(head, HEADER_SIZE) if kind == BATCH else _read_marker(head)
     except MalformedMessage as error:
         raise BadEntry(position, str(error)) from error
     if header.size != length:
@@ -95,10 +153,41 @@ def parse(data: Buffer, local: int, position: int, room: int) -> Entry:
     return Entry(position, hlc, header)
 
 
+def _read_marker(head: bytes) -> BatchHeader:
+    offset, epoch = _OFFSET_AND_EPOCH.unpack_from(head, HEADER_SIZE)
+    header = marker_header(epoch, offset)
+    if write_header(header) != head[HEADER_SIZE:]:
+        raise MalformedMessage("a marker with something else in it")
+    return header
+
+
 def check_batch(data: Buffer, local: int, entry: Entry) -> None:
     """Check the rest of an entry that `parse` accepted and that is in `data` as a whole."""
     if not crc_ok(data, local + HEADER_SIZE, entry.header):
         raise BadEntry(entry.position, "the batch's checksum is wrong")
+
+
+def arriving(data: memoryview, end_offset: int, epochs: EpochList) -> Iterator[Entry]:
+    """The entries in `data`, checked as a whole and against a log that ends there.
+
+    Without the markers that the log has already. Raises BadEntry at the first that is wrong.
+    """
+    position, epoch = 0, epochs.last
+    while position < len(data):
+        entry = parse(data, position, position, len(data) - position)
+        check_batch(data, position, entry)
+        header = entry.header
+        held = entry.is_marker and header.leader_epoch <= epoch
+        if held and header.leader_epoch < epoch:
+            held = (header.leader_epoch, header.base_offset) in epochs.starts
+        if not held:
+            if header.base_offset < end_offset:
+                raise BadEntry(position, f"offset {header.base_offset} follows {end_offset - 1}")
+            if header.leader_epoch < epoch:
+                raise BadEntry(position, f"epoch {header.leader_epoch} follows {epoch}")
+            end_offset, epoch = header.next_offset, header.leader_epoch
+            yield entry
+        position = entry.end
 
 
 def walk(file: File, start: int, end: int, *, whole: bool) -> Iterator[Entry]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 UNKNOWN = (-1, -1)
 
 
 class EpochList:
-    """Ascending (epoch, start offset)."""
+    """Ascending in both: (epoch, start offset). Epochs that are empty share their start."""
 
     __slots__ = ("starts",)
 
-    def __init__(self, starts: list[tuple[int, int]] | None = None) -> None:
-        self.starts = starts or []
+    def __init__(self, starts: Iterable[tuple[int, int]] = ()) -> None:
+        self.starts = list(starts)
 
     @property
     def last(self) -> int:
@@ -30,12 +32,26 @@ class EpochList:
             known = candidate
         return (known, log_end) if known >= 0 else UNKNOWN
 
-    def truncate(self, end_offset: int) -> None:
-        """Forget epochs that began at or after the log's new end."""
-        while self.starts and self.starts[-1][1] >= end_offset:
-            self.starts.pop()
+    def start_after(self, epoch: int, log_end: int) -> int:
+        """Where the first epoch above `epoch` begins; the log's end if there is none."""
+        return next((start for known, start in self.starts if known > epoch), log_end)
+
+    def starting_at(self, offset: int, epoch: int) -> list[int]:
+        """The epochs above `epoch` that begin at `offset`."""
+        return [known for known, start in self.starts if start == offset and known > epoch]
+
+    def before(self, offset: int) -> int:
+        """The epoch of what lies in front of `offset`."""
+        return max((known for known, start in self.starts if start < offset), default=-1)
+
+    def up_to(self, offset: int) -> tuple[tuple[int, int], ...]:
+        """What is to be known of a log that starts at `offset`."""
+        return tuple(it for it in self.starts if it[1] <= offset)
 
     def advance(self, start_offset: int) -> None:
-        """Forget epochs of which nothing is left."""
-        while len(self.starts) > 1 and self.starts[1][1] <= start_offset:
+        """Forget epochs that ended before the log's start.
+
+        One that ends just there is still the last epoch of a log that ends there, too.
+        """
+        while len(self.starts) > 1 and self.starts[1][1] < start_offset:
             del self.starts[0]

@@ -28,6 +28,10 @@ class OffsetsNotAscending(ValueError):
     """A batch was to be appended below the log's end."""
 
 
+class EpochsNotAscending(ValueError):
+    """A batch or a marker of an older epoch than the log's last was to be appended."""
+
+
 class LogFailed(OSError):
     """A sync of this log failed, so nobody knows what is on disk: it stays out of service."""
 

@@ -2,7 +2,7 @@
 
 A row is (offset relative to the segment's base, position, largest timestamp so far, largest HLC
 so far); the last two include the row's own entry and never go back, so one binary search each
-serves look-ups by offset, by time and by append time.
+serves look-ups by offset, by time and by append time. Markers have no rows.
 
 On disk: a fixed header, then blocks of rows, column by column. The header says `sealed` once the
 segment is closed and then sums the segment up. Header and blocks have a CRC each and are never
@@ -71,6 +71,11 @@ class Index:
     def floor(self, relative_offset: int) -> int:
         """Where to begin to look for an offset."""
         row = bisect_right(self.offsets, relative_offset) - 1
+        return self.positions[row] if row >= 0 else 0
+
+    def before(self, relative_offset: int) -> int:
+        """A position with nothing at or beyond an offset in front of it, not even a marker."""
+        row = bisect_left(self.offsets, relative_offset) - 1
         return self.positions[row] if row >= 0 else 0
 
     def before_timestamp(self, timestamp: int) -> int:

@@ -10,19 +10,35 @@ import asyncio
 import errno
 from collections.abc import Callable
 
-from sapwood.disk import Disk
+from sapwood.disk import Buffer, Disk
 from sapwood.log import lookup, recovery, retention
 from sapwood.log.cache import SegmentCache
 from sapwood.log.compact import Compactor, Runner, run_in_helper
 from sapwood.log.config import LogConfig
-from sapwood.log.entry import HEADER_SIZE
-from sapwood.log.errors import LogClosed, LogFailed, OffsetOutOfRange, OffsetsNotAscending
+from sapwood.log.entry import (
+    HEADER_SIZE,
+    HEADERS_SIZE,
+    BadEntry,
+    Entry,
+    arriving,
+    encode_markers,
+)
+from sapwood.log.errors import (
+    EpochsNotAscending,
+    LogClosed,
+    LogFailed,
+    OffsetOutOfRange,
+    OffsetsNotAscending,
+)
+from sapwood.log.producers import ProducerTable
 from sapwood.log.recovery import Recovered
 from sapwood.log.segment import MAX_RELATIVE_OFFSET, Segment
 from sapwood.log.segments import SegmentList
 from sapwood.log.snapshot import Snapshot, SnapshotWriter
-from sapwood.log.syncing import LogSync
-from sapwood.wire.batch import BatchHeader
+from sapwood.log.state import Start
+from sapwood.log.syncing import LogSync, Position
+from sapwood.wire.batch import CONTROL, BatchHeader, read_header
+from sapwood.wire.records import encode_batch
 
 
 class Log:
@@ -32,17 +48,14 @@ class Log:
         self.directory = directory
         self.config = config
         """May be replaced at any time."""
-        self.start_offset = found.start_offset
-        self.producers = found.producers
+        self.start_offset = found.state.state.start_offset
         self._disk = disk
         self._cache = cache
-        self._epochs = found.epochs
+        self._ledger = found.ledger
         self._state = found.state
         self._segments = SegmentList(found.segments)
         self._snapshots = SnapshotWriter(disk, directory)
-        self._sync = LogSync(
-            disk, directory, found.durable_end, found.unsynced, self._snapshots.write
-        )
+        self._sync = LogSync(disk, directory, found.durable, found.unsynced, self._snapshots.write)
         self._closed = False
         self._changed = False
         """Whether the files need anything before they are let go of."""
@@ -81,9 +94,19 @@ class Log:
         return self._segments.active.end_offset
 
     @property
+    def position(self) -> Position:
+        """(last epoch, end offset): of two logs in one group the larger one has more."""
+        return self._ledger.epochs.last, self._segments.active.end_offset
+
+    @property
     def durable_end(self) -> int:
         """Everything below is on disk."""
-        return self._sync.durable_end
+        return self._sync.durable[1]
+
+    @property
+    def durable_position(self) -> Position:
+        """The position that was reached when the last finished sync began, markers included."""
+        return self._sync.durable
 
     @property
     def failed(self) -> LogFailed | None:
@@ -101,7 +124,16 @@ class Log:
     @property
     def last_epoch(self) -> int:
         """The newest leader epoch in the log, -1 if there is none."""
-        return self._epochs.last
+        return self._ledger.epochs.last
+
+    @property
+    def producers(self) -> ProducerTable:
+        return self._ledger.producers
+
+    @property
+    def voters(self) -> list[tuple[int, bytes]]:
+        """(offset, value) of the last control records that said who votes, oldest first."""
+        return list(self._ledger.voters)
 
     @property
     def last_hlc(self) -> int:
@@ -118,28 +150,103 @@ class Log:
             raise OffsetsNotAscending(
                 f"batch at {header.base_offset} in a log that ends at {active.end_offset}"
             )
-        config = self.config
+        ledger = self._ledger
+        if 0 <= header.leader_epoch < ledger.epochs.last:
+            raise EpochsNotAscending(
+                f"batch of epoch {header.leader_epoch} in a log of epoch {ledger.epochs.last}"
+            )
         size = HEADER_SIZE + len(batch)
-        if active.size and (
-            active.size + size > config.segment_bytes
-            or now_ms - active.created_ms >= config.segment_ms
-            or header.last_offset - active.base_offset > MAX_RELATIVE_OFFSET
-        ):
+        if self._is_due(size, header, now_ms):
             active = self._roll()
-        room = config.segment_bytes if config.preallocate else 0
         self._changed = True
-        active.append(batch, header, hlc, now_ms, room)
-        self.producers.update(header, now_ms)
-        self._epochs.note(header.leader_epoch, header.base_offset)
+        active.append(batch, header, hlc, now_ms, self._room)
+        ledger.note(header, now_ms)
+        if header.attributes & CONTROL:
+            ledger.note_control(header, batch)
         if self._snapshots.appended(size):
             self._take_snapshot()
 
+    def append_marker(self, epoch: int, hlc: int, now_ms: int) -> None:
+        """Begin an epoch at the log's end: a new leader's first entry."""
+        self._check_usable()
+        if epoch <= self.last_epoch:
+            raise EpochsNotAscending(f"epoch {epoch} in a log of epoch {self.last_epoch}")
+        data, entries = encode_markers([epoch], self.end_offset, hlc)
+        self._append_run(data, entries, now_ms)
+
+    def append_control(self, key: bytes, value: bytes, epoch: int, hlc: int, now_ms: int) -> int:
+        """Append a control record; returns its offset. Clients skip it, but it takes an offset."""
+        offset = self.end_offset
+        # Without a time, so that nobody finds it by time.
+        batch = encode_batch(
+            [(-1, key, value, ())], base_offset=offset, leader_epoch=epoch, control=True
+        )
+        self.append(memoryview(batch), read_header(batch), hlc, now_ms)
+        return offset
+
+    def append_entries(self, data: Buffer, now_ms: int) -> None:
+        """Append what a leader's `read_replica` gave, with its offsets, epochs and append times.
+
+        All is checked. BadEntry names the first entry that is wrong; those before it stay. A
+        marker that is here already is skipped.
+        """
+        self._check_usable()
+        view = memoryview(data)
+        run: list[Entry] = []
+        try:
+            for entry in arriving(view, self.end_offset, self._ledger.epochs):
+                if run and (entry.position != run[-1].end or self._is_full(entry, run[0].position)):
+                    self._append_run(view, run, now_ms)
+                    run = []
+                if not run and self._is_due(entry.size, entry.header, now_ms):
+                    self._roll()
+                run.append(entry)
+        except BadEntry:
+            self._append_run(view, run, now_ms)
+            raise
+        self._append_run(view, run, now_ms)
+
+    def _append_run(self, data: memoryview, run: list[Entry], now_ms: int) -> None:
+        """Write adjacent entries that fit into the active segment."""
+        if not run:
+            return
+        self._changed = True
+        self._segments.active.append_entries(data, run, now_ms, self._room)
+        for entry in run:
+            self._ledger.note(entry.header, now_ms)
+            if entry.header.is_control:
+                batch = data[entry.position + HEADER_SIZE : entry.end]
+                self._ledger.note_control(entry.header, batch)
+        if self._snapshots.appended(run[-1].end - run[0].position, len(run)):
+            self._take_snapshot()
+
+    @property
+    def _room(self) -> int:
+        return self.config.segment_bytes if self.config.preallocate else 0
+
+    def _is_due(self, size: int, header: BatchHeader, now_ms: int) -> bool:
+        """Whether an entry has to go into a new segment."""
+        active, config = self._segments.active, self.config
+        return active.has_offsets and (
+            active.size + size > config.segment_bytes
+            or now_ms - active.created_ms >= config.segment_ms
+            or header.last_offset - active.base_offset > MAX_RELATIVE_OFFSET
+        )
+
+    def _is_full(self, entry: Entry, run_start: int) -> bool:
+        """Whether an entry doesn't fit into the active segment behind a run that begins there."""
+        active = self._segments.active
+        return (
+            active.size + entry.end - run_start > self.config.segment_bytes
+            or entry.header.last_offset - active.base_offset > MAX_RELATIVE_OFFSET
+        )
+
     def sync(self) -> asyncio.Future[int]:
-        """Resolves with the durable end once all that is in the log now is durable.
+        """Resolves with the durable end once all that is in the log now is durable, markers, too.
 
         Calls share syncs, so there may be one per append. LogFailed is for good.
         """
-        return self._sync.wait(self._segments.active)
+        return self._sync.wait(self._segments.active, self.position)
 
     def roll_if_due(self, now_ms: int) -> None:
         """Close the active segment if it is old, so that retention and compaction can get at it."""
@@ -148,7 +255,7 @@ class Log:
         age_ms = config.segment_ms
         if "compact" in config.cleanup_policy:
             age_ms = min(age_ms, config.max_compaction_lag_ms)
-        if active.size and now_ms - active.created_ms >= age_ms:
+        if active.has_offsets and now_ms - active.created_ms >= age_ms:
             self._roll()
 
     def _roll(self) -> Segment:
@@ -158,13 +265,17 @@ class Log:
         new = Segment(self._disk, self._cache, self.directory, old.end_offset, interval)
         new.begin()
         try:
+            epochs = self._ledger.epochs.starting_at(old.end_offset, -1)
+            if epochs:
+                data, entries = encode_markers(epochs, old.end_offset, old.max_hlc)
+                new.append_entries(data, entries, 0, self._room)
             old.close()
         except OSError:
             new.release()
             self._disk.remove(new.path)
             raise
         self._segments.add(new)
-        self._sync.rolled(old, new)
+        self._sync.rolled(old, new, self.position)
         return new
 
     # -- reading -----------------------------------------------------------------------------
@@ -197,6 +308,37 @@ class Log:
             # Compaction has left nothing from `offset` on in this segment.
         return []
 
+    def read_replica(
+        self, epoch: int, offset: int, max_bytes: int, *, at_least_one: bool = True
+    ) -> list[memoryview]:
+        """Entries as they are stored, markers included, for a replica that ends at a position.
+
+        Up to the log's end, whether committed or not; checked like those of `read`. The pieces
+        joined are what `append_entries` takes.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+        if max_bytes <= 0 and not at_least_one:
+            return []
+        pieces = []
+        if epoch < self._ledger.epochs.last:
+            # Made anew: they may lie in a segment that was deleted.
+            markers = self._ledger.epochs.starting_at(offset, epoch)
+            fitting = max(max_bytes // HEADERS_SIZE, at_least_one)
+            if markers and fitting:
+                pieces.append(encode_markers(markers[:fitting], offset, self.last_hlc)[0])
+                max_bytes -= len(pieces[0])
+                at_least_one = False
+            if len(markers) > fitting or (max_bytes <= 0 and not at_least_one):
+                return pieces
+        for segment in self._segments.from_offset(offset):
+            found = segment.read_raw(offset, max_bytes, at_least_one=at_least_one)
+            if found is not None:
+                if found:
+                    pieces.append(found)
+                break
+        return pieces
+
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after a time."""
         return lookup.first_at(self._segments, timestamp_ms, self.start_offset, limit_offset)
@@ -213,46 +355,65 @@ class Log:
         offset = lookup.first_appended_at(self._segments, hlc)
         return self.end_offset if offset is None else max(offset, self.start_offset)
 
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+    def end_of_epoch(self, epoch: int) -> Position:
         """The largest epoch at or below `epoch`, and where it ends; (-1, -1) if there is none."""
-        return self._epochs.end_offset(epoch, self.end_offset)
+        return self._ledger.epochs.end_offset(epoch, self.end_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> Position:
+        return self.end_of_epoch(epoch)
 
     # -- cutting -----------------------------------------------------------------------------
 
-    def truncate(self, offset: int, now_ms: int) -> None:
-        """Cut off everything from `offset` on, or from the base of the batch that holds it.
+    def truncate(self, epoch: int, offset: int, now_ms: int) -> None:
+        """Cut the log to a position: batches from `offset` on go, and so do later epochs.
 
-        Blocking; for followers that diverged. Whoever has noted a higher durable end elsewhere
-        must durably note `offset` first: recovery takes a log that ends below it for damaged.
+        A batch that holds `offset` goes as a whole. Blocking; for followers that diverged. Whoever
+        has noted a higher durable end elsewhere must durably note `offset` first: recovery takes a
+        log that ends below it for damaged. A crash on the way leaves something in between.
         """
         self._check_usable()
-        self._changed = True
+        epochs = self._ledger.epochs
+        offset = min(offset, epochs.start_after(epoch, self.end_offset))
         if offset < self.start_offset:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
-        if offset >= self.end_offset:
+        if offset == self.end_offset and epoch >= epochs.last:
             return
-        self._sync.synced_now(self._segments.active)
+        self._changed = True
+        self._sync.synced_now(self._segments.active, self.position)
         segment = next(self._segments.from_offset(offset))
-        position = segment.position_of(offset)
+        position = segment.position_after(epoch, offset)
+        previous = self._segments.previous(segment)
         state = self._state.state
         # From here on a snapshot of what is cut doesn't count, even if a crash brings it back.
         self._state.change_now(
             durable_end=min(state.durable_end, offset),
             timeline=state.timeline + 1,
             cut_offset=offset,
+            cut_epoch=epoch,
         )
-        gone = self._segments.remove_after(segment)
-        for later in reversed(gone):
+        self._snapshots.forget()
+        if previous is not None and segment.base_offset == offset:
+            # Markers at its end, of which this segment has the same: first those, so that what a
+            # crash leaves is never without one that is followed by another.
+            end = previous.position_after(epoch, offset)
+            if end < previous.size:
+                previous.trim(end)
+        for later in reversed(self._segments.remove_after(segment)):
             later.release()
             self._disk.remove(later.index_path)
             self._disk.remove(later.path)
         self._disk.sync_dir(self.directory)
         segment.cut(position, now_ms)
-        self._sync.truncated(segment.end_offset, gone, segment)
-        found = Recovered(list(self._segments), self._state, self.start_offset, self.durable_end)
-        recovery.replay(self._disk, self.directory, found, now_ms)
-        self.producers, self._epochs = found.producers, found.epochs
-        self._snapshots.forget()
+        state = self._state.state
+        kept = tuple(it for it in state.epochs if it[0] <= epoch)
+        said = tuple(it for it in state.voters if it[0] < offset)
+        if (kept, said) != (state.epochs, state.voters):
+            self._state.change_now(epochs=kept, voters=said)
+        self._ledger = recovery.replay(
+            self._disk, self.directory, list(self._segments), self._state.state, now_ms
+        )
+        self._ledger.cut_voters(self.end_offset)
+        self._sync.restarted(self.position)
 
     def advance_start(self, offset: int) -> asyncio.Future[None]:
         """Forget everything below `offset`, which must be within the log.
@@ -264,7 +425,7 @@ class Log:
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
         self.start_offset = offset
-        self._epochs.advance(offset)
+        self._ledger.epochs.advance(offset)
         if self._segments.holds_before(offset):
             # What is deleted can't be replayed any more.
             self._take_snapshot()
@@ -277,9 +438,9 @@ class Log:
             if error is not None:
                 _settle(done, error)
                 return
-            self._snapshots.write(self.durable_end)
+            self._snapshots.write(self.durable_position)
             secure = self._snapshots.make_durable()
-            written = self._state.change(first=secure, start_offset=self.start_offset)
+            written = self._state.change(first=secure, **self._start())
             written.add_done_callback(lambda it: self._start_written(offset, it, done))
 
         # With flush=os the log itself may not be durable up to there: it must never be found to
@@ -317,7 +478,7 @@ class Log:
         before = self.start_offset
         offset = retention.expired_up_to(self._segments, self.config, before, now_ms, limit)
         if offset > before or self._segments.holds_before(before):
-            if offset == self.end_offset and self._segments.active.size:
+            if offset == self.end_offset and self._segments.active.has_offsets:
                 self._roll()
             self.advance_start(offset).add_done_callback(_ignore)
         return offset - before
@@ -344,14 +505,22 @@ class Log:
         """Take a snapshot; the result makes it durable, off the loop."""
         self._take_snapshot()
         await self.sync()
-        self._snapshots.write(self.durable_end)
+        self._snapshots.write(self.durable_position)
         return self._snapshots.make_durable()
 
     # -- snapshots, closing ------------------------------------------------------------------
 
     def _take_snapshot(self) -> None:
         timeline = self._state.state.timeline
-        self._snapshots.take(Snapshot(self.end_offset, timeline, self.producers, self._epochs))
+        self._snapshots.take(Snapshot(self.end_offset, timeline, self._ledger))
+
+    def _start(self) -> Start:
+        """What segments that are deleted can't tell any more."""
+        return {
+            "start_offset": self.start_offset,
+            "epochs": self._ledger.epochs.up_to(self.start_offset),
+            "voters": tuple(it for it in self._ledger.voters if it[0] < self.start_offset),
+        }
 
     def close(self) -> None:
         """Make everything durable and leave files that need no recovery. Blocking.
@@ -363,12 +532,12 @@ class Log:
                 if self._changed:
                     active = self._segments.active
                     active.file.truncate(active.size)
-                    self._sync.synced_now(active)
+                    self._sync.synced_now(active, self.position)
                     active.save_index()
                     self._take_snapshot()
-                    self._snapshots.write(self.durable_end)
+                    self._snapshots.write(self.durable_position)
                 # After the log itself: its start must not lie beyond its durable end.
-                self._state.close(self.start_offset)
+                self._state.close(self._start())
         finally:
             self.discard()
 

@@ -21,7 +21,7 @@ def first_at(
             return None
         if segment.max_timestamp < timestamp or segment.end_offset <= start_offset:
             continue
-        for entry in segment.entries(segment.index.before_timestamp(timestamp)):
+        for entry in segment.batches(segment.index.before_timestamp(timestamp)):
             header = entry.header
             if header.last_offset >= limit_offset:
                 return None
@@ -43,7 +43,7 @@ def largest_timestamp(segments: Iterable[Segment], start_offset: int, limit_offs
         if segment.base_offset >= start_offset and segment.end_offset <= limit_offset:
             largest = segment.max_timestamp
             continue
-        for entry in segment.entries(segment.index.floor(start_offset - segment.base_offset)):
+        for entry in segment.batches(segment.index.floor(start_offset - segment.base_offset)):
             header = entry.header
             if header.last_offset >= limit_offset:
                 break
@@ -60,7 +60,7 @@ def first_appended_at(segments: Iterable[Segment], hlc: int) -> int | None:
     for segment in segments:
         if segment.max_hlc < hlc:
             continue
-        for entry in segment.entries(segment.index.before_hlc(hlc)):
+        for entry in segment.batches(segment.index.before_hlc(hlc)):
             if entry.hlc >= hlc:
                 return entry.header.base_offset
     return None

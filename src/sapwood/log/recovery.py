@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sapwood.disk import Disk, unfinished
 from sapwood.log import snapshot
@@ -21,12 +21,12 @@ from sapwood.log.cleaner import CLEANED_SUFFIX
 from sapwood.log.compact import DELETED_SUFFIX, move_files
 from sapwood.log.config import LogConfig
 from sapwood.log.entry import HEADERS_SIZE, BadEntry, is_unwritten, parse, walk
-from sapwood.log.epochs import EpochList
 from sapwood.log.errors import CorruptLog
 from sapwood.log.index import BLOCK_ROWS, Index
-from sapwood.log.producers import ProducerTable
+from sapwood.log.ledger import Ledger
 from sapwood.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
-from sapwood.log.state import StateFile
+from sapwood.log.state import LogState, StateFile
+from sapwood.log.syncing import Position
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +37,10 @@ _LEFTOVERS = (CLEANED_SUFFIX, DELETED_SUFFIX)
 class Recovered:
     segments: list[Segment]
     state: StateFile
-    start_offset: int
-    durable_end: int
-    producers: ProducerTable = field(default_factory=ProducerTable)
-    epochs: EpochList = field(default_factory=EpochList)
-    unsynced: list[Segment] = field(default_factory=list)
+    ledger: Ledger
+    durable: Position
+    unsynced: list[Segment]
     """Closed segments that may not be durable yet."""
-    replayed_from: int = 0
-    """The offset of the snapshot that producers and epochs were taken from."""
 
 
 def recover(
@@ -69,48 +65,73 @@ def recover(
         _remove_segments(disk, directory, bases)
         bases = [start_offset]
     segments = [Segment(disk, cache, directory, b, config.index_interval_bytes) for b in bases]
-    recovered = Recovered(segments, state, start_offset, durable_end)
     try:
-        _open_segments(disk, directory, recovered, clean=clean, now_ms=now_ms)
-        replay(disk, directory, recovered, now_ms)
+        unsynced = _open_segments(
+            disk, directory, segments, state.state, durable_end, clean=clean, now_ms=now_ms
+        )
+        ledger = replay(disk, directory, segments, state.state, now_ms)
     except BaseException:
         for segment in segments:
             segment.release()
         raise
-    return recovered
+    if clean:
+        durable = (ledger.epochs.last, segments[-1].end_offset)
+    else:
+        # A marker at the durable end itself may have come after the sync.
+        stored = [epoch for epoch, _ in state.state.epochs]
+        durable = (max(ledger.epochs.before(durable_end), *stored, -1), durable_end)
+    return Recovered(segments, state, ledger, durable, unsynced)
 
 
-def _open_segments(disk: Disk, directory: str, log: Recovered, *, clean: bool, now_ms: int) -> None:
-    segments, durable_end = log.segments, log.durable_end
-    tail = max(i for i, it in enumerate(segments) if i == 0 or it.base_offset <= durable_end)
+def _open_segments(
+    disk: Disk,
+    directory: str,
+    segments: list[Segment],
+    state: LogState,
+    durable_end: int,
+    *,
+    clean: bool,
+    now_ms: int,
+) -> list[Segment]:
+    """Returns those of the closed ones that may not be durable yet."""
+    # One that ends at the durable end is not durable as a whole: it may have markers there.
+    tail = max(i for i, it in enumerate(segments) if i == 0 or it.base_offset < durable_end)
     for segment, following in itertools.pairwise(segments[: tail + 1]):
-        _open_closed(disk, segment, following.base_offset, log.state.state.cleaned_end)
-    kept = _open_tail(disk, directory, segments[tail:], durable_end, clean=clean, now_ms=now_ms)
+        _open_closed(disk, segment, following.base_offset, state.cleaned_end)
+    kept = _open_tail(
+        disk, directory, segments[tail:], state, durable_end, clean=clean, now_ms=now_ms
+    )
     segments[tail:] = kept
-    log.unsynced = kept[:-1]
     last = kept[-1]
     if last.index.unsaved >= BLOCK_ROWS:
         last.save_index()
+    return kept[:-1]
 
 
-def replay(disk: Disk, directory: str, log: Recovered, now_ms: int) -> None:
-    """Producers and epochs: the newest snapshot, and the headers behind it."""
-    found = snapshot.newest(disk, directory, log.segments[-1].end_offset, log.state.state)
-    producers, epochs, offset = ProducerTable(), EpochList(), 0
+def replay(
+    disk: Disk, directory: str, segments: list[Segment], state: LogState, now_ms: int
+) -> Ledger:
+    """The newest snapshot, what the state knows of deleted segments, and the entries behind."""
+    found = snapshot.newest(disk, directory, segments[-1].end_offset, state)
+    ledger, position = Ledger(voters=state.voters), (-1, 0)
     # Between an old snapshot and a log whose front was deleted batches are missing: to expect a
     # producer where it was then would refuse what it sends now.
-    if found is not None and found.offset >= log.segments[0].base_offset:
-        producers, epochs, offset = found.producers, found.epochs, found.offset
-    for segment in log.segments:
-        if segment.end_offset <= offset:
+    if found is not None and found.offset >= segments[0].base_offset:
+        ledger, position = found.ledger, found.position
+    for epoch, start in state.epochs:
+        ledger.epochs.note(epoch, start)
+    _, offset = position
+    for segment in segments:
+        if segment.end_offset <= offset and segment is not segments[-1]:
             continue
-        start = segment.position_of(offset) if offset > segment.base_offset else 0
+        start = segment.position_after(*position) if offset > segment.base_offset else 0
         for entry in segment.entries(start):
             # Its age is unknown; to forget a producer too early would let duplicates in.
-            producers.update(entry.header, now_ms)
-            epochs.note(entry.header.leader_epoch, entry.header.base_offset)
-    epochs.advance(log.start_offset)
-    log.producers, log.epochs, log.replayed_from = producers, epochs, offset
+            ledger.note(entry.header, now_ms)
+            if entry.header.is_control:
+                ledger.note_control(entry.header, segment.batch(entry))
+    ledger.epochs.advance(state.start_offset)
+    return ledger
 
 
 def _finish_swap(disk: Disk, directory: str, state: StateFile) -> None:
@@ -184,6 +205,7 @@ def _open_tail(
     disk: Disk,
     directory: str,
     segments: list[Segment],
+    state: LogState,
     durable_end: int,
     *,
     clean: bool,
@@ -195,6 +217,9 @@ def _open_tail(
         segment.activate(_trusted_index(disk, segment, durable_end))
         bad = segment.scan(segment.file.size, now_ms)
         torn = bad is not None and not bad.unwritten
+        if following and bad is None and segment.base_offset < state.cleaned_end:
+            # Its last records may be compacted away, and it was durable before it was compacted.
+            segment.end_offset = following[0].base_offset
         gap = bool(following) and segment.end_offset != following[0].base_offset
         if segment.end_offset < durable_end or (clean and (torn or gap)):
             reason = f"the log ends at offset {segment.end_offset} here, it was longer"

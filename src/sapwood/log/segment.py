@@ -1,5 +1,8 @@
 """One file of a log: entries in ascending offsets, with the index beside it.
 
+A segment has all markers of its base offset, even if the one before ends with them: so nothing is
+lost with that one, be it deleted or cut short by a crash that spared this one.
+
 The last segment of a log is active: it is appended to, holds its file and index open and has room
 allocated ahead. The others are closed: their files end with the last entry, and file and index
 are opened when they are read.
@@ -7,9 +10,10 @@ are opened when they are read.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sapwood.disk import Buffer, Disk, File
 from sapwood.log.cache import SegmentCache
@@ -85,6 +89,11 @@ class Segment:
         """Positions whose bytes were written or checked by this process."""
 
     @property
+    def has_offsets(self) -> bool:
+        """Whether the next segment would have another base; markers alone take no offset."""
+        return self.end_offset > self.base_offset
+
+    @property
     def file(self) -> File:
         if self._file is not None:
             return self._file
@@ -137,11 +146,15 @@ class Segment:
             self._note_created(index.hlcs[0], now_ms)
         start = self.size
         bad = None
+        epoch = -1
         try:
             for entry in walk(self.file, start, end, whole=True):
                 if entry.header.base_offset < self.end_offset:
                     raise BadEntry(entry.position, "offsets go back")
-                if not self.created_ms:
+                if 0 <= entry.header.leader_epoch < epoch:
+                    raise BadEntry(entry.position, "epochs go back")
+                epoch = max(epoch, entry.header.leader_epoch)
+                if not self.created_ms and not entry.is_marker:
                     self._note_created(entry.hlc, now_ms)
                 self.note(entry.position, entry.header, entry.hlc, index)
         except BadEntry as caught:
@@ -167,18 +180,43 @@ class Segment:
         self, batch: Buffer, header: BatchHeader, hlc: int, now_ms: int, segment_bytes: int
     ) -> None:
         """OSError leaves the segment as it was; `segment_bytes` 0 means no room ahead."""
-        file = self.file
         position = self.size
-        end = position + HEADER_SIZE + len(batch)
-        if segment_bytes and end > file.size:
-            _allocate(file, end, segment_bytes)
-        file.pwrite((encode_header(batch, hlc), batch), position)
-        self.verified.add(position, end)
+        size = HEADER_SIZE + len(batch)
+        self._write((encode_header(batch, hlc), batch), position + size, segment_bytes)
         self.note(position, header, hlc, self.index)
         if not self.created_ms:
             self.created_ms = now_ms
         if self.index.unsaved >= BLOCK_ROWS:
             self.save_index()
+
+    def append_entries(
+        self, data: memoryview, entries: Sequence[Entry], now_ms: int, segment_bytes: int
+    ) -> None:
+        """Append adjacent entries of `data`, where their positions are, in one write."""
+        start, origin = entries[0].position, self.size
+        end = origin + entries[-1].end - start
+        self._write((data[start : entries[-1].end],), end, segment_bytes)
+        index = self.index
+        for entry in entries:
+            self.note(origin + entry.position - start, entry.header, entry.hlc, index)
+            if not self.created_ms and not entry.is_marker:
+                self.created_ms = now_ms
+        if index.unsaved >= BLOCK_ROWS:
+            self.save_index()
+
+    def _write(self, buffers: Sequence[Buffer], end: int, segment_bytes: int) -> None:
+        file, position = self.file, self.size
+        if segment_bytes and end > file.size:
+            _allocate(file, end, segment_bytes)
+        try:
+            file.pwrite(buffers, position)
+        except OSError:
+            # Whole entries may have been written. Behind others that take the place of the first
+            # they would count after a restart.
+            with contextlib.suppress(OSError):
+                file.truncate(position)
+            raise
+        self.verified.add(position, end)
 
     def note(self, position: int, header: BatchHeader, hlc: int, index: Index) -> None:
         """Count an entry that is in the file."""
@@ -186,10 +224,12 @@ class Segment:
             self.max_timestamp = header.max_timestamp
         if hlc > self.max_hlc:
             self.max_hlc = hlc
-        if position - self._last_row >= self._interval:
+        if position - self._last_row >= self._interval and header.last_offset_delta >= 0:
             relative = header.base_offset - self.base_offset
-            index.add(relative, position, self.max_timestamp, self.max_hlc)
-            self._last_row = position
+            # Compaction can leave a gap in front of a segment's first batch; that needs no row.
+            if relative <= MAX_RELATIVE_OFFSET:
+                index.add(relative, position, self.max_timestamp, self.max_hlc)
+                self._last_row = position
         self.size = position + HEADER_SIZE + header.size
         self.end_offset = header.next_offset
 
@@ -210,6 +250,21 @@ class Segment:
         self._file = self._index = None
         self._cache.keep_file(self, file)
         self._cache.keep_index(self, index)
+
+    def trim(self, position: int) -> None:
+        """Durably end the file of a closed segment earlier, where no batch is lost by it."""
+        index = self.index
+        self._cache.drop(self)
+        file = self._disk.open(self.path)
+        try:
+            file.truncate(position)
+            file.sync()
+        finally:
+            file.close()
+        self.verified.cut(position)
+        self.size = position
+        self._cache.keep_index(self, index)
+        self.save_index(seal=True)
 
     def give_room_back(self) -> None:
         """Drop what was allocated ahead; the disk is full and others need it."""
@@ -255,7 +310,7 @@ class Segment:
                 entry = self._parse(data, local, position)
             length, hlc, base_offset, delta = _peek(data, local + PEEK_START)
             size = HEADER_SIZE + length
-            if base_offset + delta < offset:
+            if base_offset + delta < offset or delta < 0:
                 position += size
                 continue
             reached = True
@@ -279,12 +334,61 @@ class Segment:
             self.verified.add(checked_from, position)
         return found if reached else None
 
+    def read_raw(self, offset: int, max_bytes: int, *, at_least_one: bool) -> memoryview | None:
+        """Whole entries in one piece, from the first with something beyond `offset` on; None if
+        there is none, empty if it is too large."""
+        file, stop = self.file, self.size
+        origin = position = self.index.floor(offset - self.base_offset)
+        data = self._pread(file, max(max_bytes, 0) + self._interval + HEADERS_SIZE, position)
+        trusted_end = self.verified.end_of(position)
+        start, end = -1, stop
+        checked_from = -1
+        while position < end:
+            local = position - origin
+            if local + HEADERS_SIZE > len(data):
+                if start >= 0:
+                    break
+                data = self._pread(file, max(max_bytes, 0) + HEADERS_SIZE, position)
+                origin, local = position, 0
+            if position >= trusted_end:
+                entry = self._parse(data, local, position)
+            length, _, base_offset, delta = _peek(data, local + PEEK_START)
+            size = HEADER_SIZE + length
+            if start < 0:
+                if base_offset + delta < offset:
+                    position += size
+                    continue
+                if size > max_bytes and not at_least_one:
+                    return memoryview(b"")
+                start = position
+                end = min(stop, start + max(size, max_bytes))
+                if end - origin > len(data):
+                    data = self._pread(file, end - start, start)
+                    origin, local = start, 0
+                if end == stop <= trusted_end:
+                    position = stop  # all that is left fits and is known to be good
+                    break
+            if position + size > end:
+                break
+            if position >= trusted_end:
+                self._check(data, local, entry)
+                if checked_from < 0:
+                    checked_from = position
+            position += size
+        if checked_from >= 0:
+            self.verified.add(checked_from, position)
+        return data[start - origin : position - origin] if start >= 0 else None
+
     def entries(self, position: int = 0) -> Iterator[Entry]:
         """Headers from a position on, checked."""
         try:
             yield from walk(self.file, position, self.size, whole=False)
         except BadEntry as bad:
             raise CorruptLog(self.path, bad.position, bad.reason) from bad
+
+    def batches(self, position: int = 0) -> Iterator[Entry]:
+        """Like `entries`, without markers."""
+        return (entry for entry in self.entries(position) if not entry.is_marker)
 
     def batch(self, entry: Entry) -> memoryview:
         """One batch, checked."""
@@ -293,10 +397,10 @@ class Segment:
             self._check(data, 0, entry)
         return data[HEADER_SIZE:]
 
-    def position_of(self, offset: int) -> int:
-        """Where the first entry begins that reaches `offset`; the end if none does."""
-        for entry in self.entries(self.index.floor(offset - self.base_offset)):
-            if entry.header.last_offset >= offset:
+    def position_after(self, epoch: int, offset: int) -> int:
+        """Where the first entry begins that a log lacks which ends there; the end if none does."""
+        for entry in self.entries(self.index.before(offset - self.base_offset)):
+            if entry.is_after(epoch, offset):
                 return entry.position
         return self.size
 

@@ -43,6 +43,10 @@ class SegmentList:
             yield self._segments[number]
             number += 1
 
+    def previous(self, segment: Segment) -> Segment | None:
+        number = self._segments.index(segment)
+        return self._segments[number - 1] if number else None
+
     def holds_before(self, offset: int) -> bool:
         """Whether there is a segment of which nothing lies at or above `offset`."""
         return len(self._segments) > 1 and self._segments[0].end_offset <= offset

@@ -1,4 +1,4 @@
-"""Producers and epochs as of some offset, so that a restart replays only what came after.
+"""A ledger as of some position, so that a restart replays only what came after.
 
 A snapshot is written once the log is durable up to its offset. It isn't synced itself: one that a
 crash damaged is recognised by its CRC, and an older one or the log itself takes its place.
@@ -14,9 +14,10 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from sapwood.disk import Disk, replace
-from sapwood.log.epochs import EpochList
+from sapwood.log.ledger import Ledger
 from sapwood.log.producers import ProducerTable
 from sapwood.log.state import LogState
+from sapwood.log.syncing import Position
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +25,11 @@ SUFFIX = ".producers"
 _HEADER = struct.Struct(">4sHHIqqI")  # magic, version, reserved, crc, timeline, offset, epochs
 _CRC_END = 12
 _EPOCH = struct.Struct(">iq")
+_COUNT = struct.Struct(">I")
+_VOTERS = struct.Struct(">qI")  # offset, length of the value
 _MAGIC = b"SAPP"
-_VERSION = 1
+# Version 1 has no voters.
+_VERSION = 2
 # A restart replays at most about this much.
 _INTERVAL_BYTES = 64 << 20
 _INTERVAL_BATCHES = 32_000
@@ -36,14 +40,19 @@ _KEPT = 2
 class Snapshot(NamedTuple):
     offset: int
     timeline: int
-    producers: ProducerTable
-    epochs: EpochList
+    ledger: Ledger
+
+    @property
+    def position(self) -> Position:
+        return self.ledger.epochs.last, self.offset
 
     def encode(self) -> bytes:
-        starts = self.epochs.starts
-        body = b"".join(
-            [_EPOCH.pack(epoch, start) for epoch, start in starts] + [self.producers.encode()]
-        )
+        starts, voters = self.ledger.epochs.starts, self.ledger.voters
+        parts = [_EPOCH.pack(epoch, start) for epoch, start in starts]
+        parts.append(_COUNT.pack(len(voters)))
+        parts += [_VOTERS.pack(offset, len(value)) + value for offset, value in voters]
+        parts.append(self.ledger.producers.encode())
+        body = b"".join(parts)
         fields = struct.pack(">qqI", self.timeline, self.offset, len(starts))
         start = struct.pack(">4sHHI", _MAGIC, _VERSION, 0, crc32c(body, crc32c(fields)))
         return start + fields + body
@@ -54,11 +63,21 @@ def decode(data: bytes) -> Snapshot | None:
     if len(data) < _HEADER.size:
         return None
     magic, version, _, crc, timeline, offset, epochs = _HEADER.unpack_from(data)
-    if magic != _MAGIC or version != _VERSION or crc32c(data[_CRC_END:]) != crc:
+    known = magic == _MAGIC and version in (1, _VERSION)
+    if not known or crc32c(data[_CRC_END:]) != crc:
         return None
-    producers = _HEADER.size + epochs * _EPOCH.size
-    starts = [(epoch, at) for epoch, at in _EPOCH.iter_unpack(data[_HEADER.size : producers])]
-    return Snapshot(offset, timeline, ProducerTable.decode(data[producers:]), EpochList(starts))
+    position = _HEADER.size + epochs * _EPOCH.size
+    starts = [(epoch, at) for epoch, at in _EPOCH.iter_unpack(data[_HEADER.size : position])]
+    voters = []
+    if version > 1:
+        (count,) = _COUNT.unpack_from(data, position)
+        position += _COUNT.size
+        for _ in range(count):
+            said_at, length = _VOTERS.unpack_from(data, position)
+            position += _VOTERS.size + length
+            voters.append((said_at, data[position - length : position]))
+    producers = ProducerTable.decode(data[position:])
+    return Snapshot(offset, timeline, Ledger(producers, starts, voters))
 
 
 class SnapshotWriter:
@@ -69,29 +88,33 @@ class SnapshotWriter:
         self._directory = directory
         self._bytes = 0
         self._batches = 0
-        self._pending: dict[int, bytes] = {}
+        self._pending: dict[Position, bytes] = {}
         self._newest: int | None = None
 
-    def appended(self, size: int) -> bool:
-        """Count a batch; True if a snapshot is due."""
+    def appended(self, size: int, batches: int = 1) -> bool:
+        """Count batches; True if a snapshot is due."""
         self._bytes += size
-        self._batches += 1
+        self._batches += batches
         return self._bytes >= _INTERVAL_BYTES or self._batches >= _INTERVAL_BATCHES
 
     def take(self, snapshot: Snapshot) -> None:
         self._bytes = self._batches = 0
-        self._pending[snapshot.offset] = snapshot.encode()
+        self._pending[snapshot.position] = snapshot.encode()
 
     def forget(self) -> None:
         self._pending.clear()
 
-    def write(self, durable_end: int) -> None:
-        """Write the newest that was taken within the durable part of the log. Best effort."""
-        ready = [offset for offset in self._pending if offset <= durable_end]
+    def write(self, durable: Position) -> None:
+        """Write the newest that was taken within the durable part of the log. Best effort.
+
+        The position decides, not the offset alone: a snapshot must not speak of a marker that a
+        power cut may still take back.
+        """
+        ready = [position for position in self._pending if position <= durable]
         if not ready:
             return
-        offset = max(ready)
-        data = self._pending[offset]
+        newest = max(ready)
+        offset, data = newest[1], self._pending[newest]
         for done in ready:
             del self._pending[done]
         try:
@@ -128,7 +151,8 @@ def newest(disk: Disk, directory: str, end_offset: int, state: LogState) -> Snap
             file.close()
         if found is not None and found.offset <= end_offset:
             behind = state.timeline - found.timeline
-            if behind == 0 or (behind == 1 and found.offset <= state.cut_offset):
+            uncut = found.offset <= state.cut_offset and found.position[0] <= state.cut_epoch
+            if behind == 0 or (behind == 1 and uncut):
                 return found
         disk.remove(path)
     return None

@@ -10,6 +10,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import msgspec
 from crc32c import crc32c
@@ -22,6 +23,7 @@ _SUFFIX = ".state"
 _HEADER = struct.Struct(">4sHHI")  # magic, version, reserved, crc32c of the body
 _MAGIC = b"SAPS"
 _VERSION = 1
+_ANY_EPOCH = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,27 @@ class LogState:
     timeline: int = 0
     """Counts truncations: a snapshot of another timeline may hold what was cut off."""
     cut_offset: int = 0
+    cut_epoch: int = _ANY_EPOCH
     """Where the last truncation cut: what the timeline before says up to there still holds."""
     cleaned: tuple[tuple[int, int], ...] = ()
     """(offset, time): up to there compaction had been by then; ascending in both."""
     swap: Swap | None = None
+    epochs: tuple[tuple[int, int], ...] = ()
+    """(epoch, start) of those that began at or before the start: their markers may be deleted."""
+    voters: tuple[tuple[int, bytes], ...] = ()
+    """(offset, value) of what was said before the start."""
 
     @property
     def cleaned_end(self) -> int:
         return self.cleaned[-1][0] if self.cleaned else 0
+
+
+class Start(TypedDict):
+    """What changes together when the front of a log goes."""
+
+    start_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    voters: tuple[tuple[int, bytes], ...]
 
 
 class StateFile:
@@ -103,10 +118,10 @@ class StateFile:
         """After a change that failed: the next one that is written undoes it."""
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
 
-    def close(self, start_offset: int) -> None:
+    def close(self, start: Start) -> None:
         """Leave nothing behind that could still change what the next one finds."""
-        if self._under_way or self.state.start_offset != start_offset:
-            self.change_now(start_offset=start_offset)
+        if self._under_way or self.state.start_offset != start["start_offset"]:
+            self.change_now(**start)
 
     def _finished(self, future: asyncio.Future[None]) -> None:
         self._under_way -= 1

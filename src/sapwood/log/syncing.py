@@ -3,6 +3,9 @@
 A round of syncs covers the active segment and the closed ones that weren't durable yet. All who
 come before the disk has begun to sync the active segment share a round. The first sync that fails
 is the last: what is on disk is unknown from then on.
+
+Positions are (last epoch, end offset): a marker moves only the first, and must be synced as well.
+Within one log they ascend in both, so they compare as tuples.
 """
 
 from __future__ import annotations
@@ -14,15 +17,17 @@ from sapwood.disk import Disk
 from sapwood.log.errors import LogFailed
 from sapwood.log.segment import Segment
 
+Position = tuple[int, int]
+
 
 class _Round:
-    __slots__ = ("closed", "end_offset", "future", "outstanding", "waiters")
+    __slots__ = ("closed", "future", "outstanding", "position", "waiters")
 
     def __init__(self, future: asyncio.Future[None], closed: list[Segment]) -> None:
         self.future = future
         self.closed = closed
         self.outstanding = 1 + len(closed)
-        self.end_offset = 0
+        self.position: Position = (-1, 0)
         self.waiters: list[asyncio.Future[int]] = []
 
 
@@ -31,11 +36,11 @@ class LogSync:
         self,
         disk: Disk,
         directory: str,
-        durable_end: int,
+        durable: Position,
         unsynced: list[Segment],
-        on_durable: Callable[[int], None],
+        on_durable: Callable[[Position], None],
     ) -> None:
-        self.durable_end = durable_end
+        self.durable = durable
         self.failed: LogFailed | None = None
         self._disk = disk
         self._directory = directory
@@ -44,33 +49,32 @@ class LogSync:
         self._unsynced: dict[Segment, asyncio.Future[None] | None] = dict.fromkeys(unsynced)
         self._rounds: list[_Round] = []
 
-    def wait(self, active: Segment) -> asyncio.Future[int]:
-        """Resolves with the durable end once it has passed the present end of the log."""
+    def wait(self, active: Segment, position: Position) -> asyncio.Future[int]:
+        """Resolves with the durable end once the log's present position is durable."""
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self.failed is not None:
             waiter.set_exception(self.failed)
             waiter.exception()
-        elif self.durable_end >= active.end_offset:
-            waiter.set_result(self.durable_end)
+        elif self.durable >= position:
+            waiter.set_result(self.durable[1])
         else:
-            self._join(active).waiters.append(waiter)
+            self._join(active, position).waiters.append(waiter)
         return waiter
 
-    def rolled(self, closed: Segment, active: Segment) -> None:
+    def rolled(self, closed: Segment, active: Segment, position: Position) -> None:
         """Start at once: with flush=os nobody may ask, but the durable end has to move."""
         self._unsynced[closed] = None
-        self._join(active)
+        self._join(active, position)
 
-    def truncated(self, end_offset: int, gone: list[Segment], active: Segment) -> None:
-        """The log was cut and its new last segment synced up to there."""
-        for segment in (*gone, active):
-            self._unsynced.pop(segment, None)
-        self.durable_end = min(self.durable_end, end_offset)
+    def restarted(self, position: Position) -> None:
+        """The log was cut or begun anew, is at this position and synced as a whole."""
+        self._unsynced.clear()
+        self.durable = position
         for it in self._rounds:
             # What they cover beyond this is gone; what will stand there is not covered.
-            it.end_offset = min(it.end_offset, self.durable_end)
+            it.position = position
 
-    def synced_now(self, active: Segment) -> None:
+    def synced_now(self, active: Segment, position: Position) -> None:
         """Blocking, for closing and truncating."""
         for segment in (*self._unsynced, active):
             try:
@@ -79,9 +83,9 @@ class LogSync:
                 self.fail(error)
                 raise
         self._unsynced.clear()
-        self.durable_end = active.end_offset
+        self.durable = position
 
-    def _join(self, active: Segment) -> _Round:
+    def _join(self, active: Segment, position: Position) -> _Round:
         future = self._disk.sync(active.file)
         if self._rounds and self._rounds[-1].future is future:
             it = self._rounds[-1]
@@ -93,7 +97,7 @@ class LogSync:
                 self._unsynced[segment] = closed
                 closed.add_done_callback(lambda done: self._synced(it, done))
             future.add_done_callback(lambda done: self._synced(it, done))
-        it.end_offset = active.end_offset
+        it.position = position
         return it
 
     def _synced(self, it: _Round, done: asyncio.Future[None]) -> None:
@@ -107,17 +111,17 @@ class LogSync:
         if self.failed is None:
             for segment in it.closed:
                 self._unsynced.pop(segment, None)
-            self.durable_end = max(self.durable_end, it.end_offset)
+            self.durable = max(self.durable, it.position)
         for waiter in it.waiters:
             if waiter.done():
                 continue
             if self.failed is None:
-                waiter.set_result(self.durable_end)
+                waiter.set_result(self.durable[1])
             else:
                 waiter.set_exception(self.failed)
                 waiter.exception()  # the log remembers it, so nobody has to retrieve it
         if self.failed is None:
-            self._on_durable(self.durable_end)
+            self._on_durable(self.durable)
 
     def fail(self, error: BaseException) -> None:
         if self.failed is None:
