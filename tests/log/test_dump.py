@@ -10,6 +10,7 @@ import pytest
 from sapwood.disk import OsDisk
 from sapwood.log import Log, LogConfig
 from sapwood.log.dump import DamageRow, EntryRow, dump
+from sapwood.log.ledger import VOTERS_KEY
 from sapwood.wire.records import Record
 from tests.disk.faulty import FaultyDisk
 from tests.log.batches import DIRECTORY, fill, opened, put
@@ -56,6 +57,29 @@ def test_every_entry_is_a_row_while_the_log_is_in_use(tmp_path: Path) -> None:
         assert rows == list(dump(f"{tmp_path}/{0:020d}.log", records=True))
 
     asyncio.run(scenario())
+
+
+def test_markers_and_voters_can_be_told_from_records() -> None:
+    disk = FaultyDisk()
+    log = opened(disk)
+    log.append_marker(3, 7 << 16, 0)
+    log.append_control(VOTERS_KEY, b"1, 2, 3", 3, 8 << 16, 0)
+    log.append_marker(4, 9 << 16, 0)
+    marker, control, last = dump(DIRECTORY, disk=disk, records=True)
+    assert isinstance(marker, EntryRow)
+    assert isinstance(control, EntryRow)
+    assert isinstance(last, EntryRow)
+    assert (marker.codec, marker.leader_epoch, marker.base_offset) == ("marker", 3, 0)
+    assert (marker.record_count, marker.records, marker.problem) == (0, (), "")
+    assert (marker.append_time_ms, control.control) == (7, True)
+    assert control.records == (Record(0, -1, b"voters", b"1, 2, 3", ()),)
+    assert (last.leader_epoch, last.base_offset) == (4, 1)
+    disk.flip(FIRST, 60)
+    damage, *rest = dump(DIRECTORY, disk=disk, records=True)
+    assert (damage.position, damage.size, rest) == (0, marker.size, [control, last])
+    for position in range(marker.size, marker.size + 20):
+        disk.flip(FIRST, position)
+    assert list(dump(DIRECTORY, disk=disk, records=True))[1:] == [last]
 
 
 def test_all_segments_of_a_directory_come_in_order() -> None:

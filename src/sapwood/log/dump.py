@@ -7,6 +7,8 @@ goes on at the next place that is one.
 from __future__ import annotations
 
 import os.path
+import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,9 +29,12 @@ from sapwood.wire.errors import MalformedMessage
 from sapwood.wire.records import Record, decode_batch
 
 _CHUNK = 1 << 20
-# What follows the length in every entry: version 1, kind 0, two reserved zeros.
-_SIGNATURE = b"\x01\x00\x00\x00"
+# What follows the length in every entry: version 1, kind 0 or 1, two reserved zeros.
+_SIGNATURE = re.compile(rb"\x01[\x00\x01]\x00\x00")
 _SIGNATURE_POSITION = 8
+_SIGNATURE_SIZE = 4
+_CONTROL_KEY = struct.Struct(">hh")  # version, type
+_CONTROL_TYPES = {0: b"abort", 1: b"commit", 6: b"voters"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class EntryRow:
     append_time: bool
     """Whether the broker set the timestamps."""
     codec: str
+    """How records are compressed; `marker` for an epoch's beginning, which has none."""
     producer_id: int
     producer_epoch: int
     base_sequence: int
@@ -59,6 +65,7 @@ class EntryRow:
     crc: int
     problem: str = ""
     records: tuple[Record, ...] = ()
+    """The keys of control records are words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +122,16 @@ def _row(file: File, entry: Entry, with_records: bool) -> EntryRow:
     records: tuple[Record, ...] = ()
     try:
         check_batch(data, 0, entry)
-        if with_records:
+        if with_records and not entry.is_marker:
             records = tuple(decode_batch(data, HEADER_SIZE))
+            if header.is_control:
+                records = tuple(it._replace(key=_control_word(it.key)) for it in records)
     except BadEntry as bad:
         problem = bad.reason
     except MalformedMessage as error:
         problem = f"its records can't be read: {error}"
     codecs = {int(codec): codec.name.lower() for codec in Compression}
+    codec = codecs.get(header.compression, f"unknown ({header.compression})")
     return EntryRow(
         path=file.path,
         position=entry.position,
@@ -135,7 +145,7 @@ def _row(file: File, entry: Entry, with_records: bool) -> EntryRow:
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,
         append_time=header.timestamp_type == 1,
-        codec=codecs.get(header.compression, f"unknown ({header.compression})"),
+        codec="marker" if entry.is_marker else codec,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
@@ -147,20 +157,26 @@ def _row(file: File, entry: Entry, with_records: bool) -> EntryRow:
     )
 
 
+def _control_word(key: bytes | None) -> bytes | None:
+    if key is None or len(key) < _CONTROL_KEY.size:
+        return key
+    return _CONTROL_TYPES.get(_CONTROL_KEY.unpack_from(key)[1], key)
+
+
 def _next_entry(file: File, start: int, size: int) -> int | None:
     """The next position whose bytes are the beginning of an entry."""
     while start < size:
         chunk = file.pread(_CHUNK, start)
-        found = chunk.find(_SIGNATURE, _SIGNATURE_POSITION)
-        while found >= 0:
-            position = start + found - _SIGNATURE_POSITION
+        found = _SIGNATURE.search(chunk, _SIGNATURE_POSITION)
+        while found is not None:
+            position = start + found.start() - _SIGNATURE_POSITION
             try:
                 parse(file.pread(HEADERS_SIZE, position), 0, position, size - position)
             except BadEntry:
-                found = chunk.find(_SIGNATURE, found + 1)
+                found = _SIGNATURE.search(chunk, found.start() + 1)
             else:
                 return position
         if start + len(chunk) >= size:
             return None
-        start += max(1, len(chunk) - _SIGNATURE_POSITION - len(_SIGNATURE))
+        start += max(1, len(chunk) - _SIGNATURE_POSITION - _SIGNATURE_SIZE)
     return None
