@@ -109,7 +109,7 @@ def add_partitions(
     if assignments is None:
         possible = min(topic.replication_factor, len(image.eligible()))
         replicas = max(possible, len(topic.partitions[0]))
-        added = place(image, count - existing, replicas, start=existing)
+        added = place(image, count - existing, replicas, start=existing, topic_id=topic.topic_id)
     else:
         if len(assignments) != count - existing:
             raise KafkaError(
