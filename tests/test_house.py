@@ -20,7 +20,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replica": {"log", "raft", "disk", "wire", "security"},
     "server": {"wire", "security"},
     "broker": {"replica", "metadata", "server", "wire"},
-    "node": {"broker", "client", "disk", "log", "metadata", "replica", "server", "wire"},
+    "node": {
+        "broker",
+        "client",
+        "disk",
+        "log",
+        "metadata",
+        "replica",
+        "security",
+        "server",
+        "wire",
+    },
     "cli": {"__init__", "client", "cluster", "log", "node"},
     # Modules at the top level.
     "__init__": {"client", "cluster"},

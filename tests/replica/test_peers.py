@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sapwood.security import NONCE_BYTES
+from sapwood.security import NONCE_BYTES, AuthenticationFailed
 from sapwood.server import Request
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer, Struct, decode_request
@@ -170,6 +170,18 @@ def test_whoever_is_at_an_address_can_be_asked_once(run: Run) -> None:
             assert bytes(response.frame) == b"-1"
             await until(lambda: not server.connections)
             assert nodes.told == []
+
+    run(scenario())
+
+
+def test_an_address_of_another_cluster_is_known_by_the_cause(run: Run) -> None:
+    async def scenario() -> None:
+        async with cluster(secret=b"another") as nodes:
+            await nodes.serve(echo)
+            question = nodes.peers.request_at(
+                *nodes.addresses[2], Api.FORWARD, forwarded(b"?"), timeout_s=PATIENCE_S
+            )
+            assert isinstance((await failure_of(question)).__cause__, AuthenticationFailed)
 
     run(scenario())
 
