@@ -23,8 +23,9 @@ from sapwood.broker import Broker, BrokerConfig
 from sapwood.disk import OsDisk
 from sapwood.node import discovery, identity, logs, membership, ready
 from sapwood.node.config import NodeConfig
+from sapwood.node.joining import join
 from sapwood.node.lock import DirectoryLock, DirectoryLocked
-from sapwood.node.membership import Member, Newcomer, NoMembership
+from sapwood.node.membership import Member, NoMembership
 from sapwood.server import Limits, Server
 from sapwood.wire.apis import Api
 from sapwood.wire.schema import load
@@ -147,11 +148,13 @@ class Node:
         )
         try:
             await server.bind()
-            member = await self._membership()
+            advertised = reachable(server.advertised())
+            member = await self._membership(advertised)
+            server.gate.secret, server.gate.node_id = member.secret, member.identity.node_id
             broker = Broker(
                 BrokerConfig(
                     node_id=member.identity.node_id,
-                    advertised=reachable(server.advertised()),
+                    advertised=advertised,
                     auto_create_topics=config.auto_create_topics,
                     num_partitions=config.num_partitions,
                     overrides=config.broker_configs(),
@@ -175,11 +178,19 @@ class Node:
             raise StartFailed(f"{type(error).__name__}: {error}") from error
         return server, broker, member
 
-    async def _membership(self) -> Member:
+    async def _membership(self, advertised: dict[str, tuple[str, int]]) -> Member:
         found = membership.settle(self._config, self._directory)
-        if isinstance(found, Newcomer):
-            raise NoMembership("joining comes with replication")
-        return found
+        if isinstance(found, Member):
+            return found
+        # It may take long, and whoever started the node may lose patience.
+        joining = asyncio.ensure_future(join(found, self._config, self._directory, advertised))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if joining.done():
+            return joining.result()
+        joining.cancel()
+        raise NoMembership("told to stop before the cluster has taken this node in")
 
     def _learn_cluster(self, member: Member, broker: Broker) -> Member:
         """A founder knows its cluster's id once it has read or begun the metadata log."""
