@@ -128,7 +128,6 @@ class Keeper(threading.Thread):
         self._log_path = directory / "node.log"
         self._settings = [flag for setting in settings for flag in ("--set", setting)]
         self._node: NodeProcess | None = None
-        self._ready: Ready | None = None
         self._log_thread: threading.Thread | None = None
         self._said_before = 0
 
@@ -142,15 +141,13 @@ class Keeper(threading.Thread):
         return node
 
     def wait_until_ready(self) -> Ready:
-        """For the first time: what it announced."""
-        if self._ready is None and self._node is not None:
-            self._ready = self._node.wait_until_ready()
-        if self._ready is None:
+        ready = self._node.wait_until_ready() if self._node is not None else None
+        if ready is None:
             self.finish()
             raise NodeFailed(
                 f"node {self._node_id}: {last_words(self._log_path, self._said_before)}"
             )
-        return self._ready
+        return ready
 
     def run(self) -> None:
         supervisor = self._supervisor

@@ -42,6 +42,7 @@ class NodeProcess:
             start_new_session=True,
             creationflags=NEW_GROUP,
         )
+        self._ready: Ready | None = None
 
     @property
     def pid(self) -> int:
@@ -56,13 +57,11 @@ class NodeProcess:
         return self._popen.poll()
 
     def wait_until_ready(self) -> Ready | None:
-        """What the node announces; None if it ended instead."""
+        """What the node announces, once and for all; None if it ended instead."""
         announced = self._popen.stdout
-        line = announced.readline() if announced is not None else b""
-        if not line:
-            return None
-        ready: Ready = json.loads(line)
-        return ready
+        if self._ready is None and announced is not None and (line := announced.readline()):
+            self._ready = json.loads(line)
+        return self._ready
 
     def wait(self) -> int:
         return self._popen.wait()
