@@ -1,12 +1,8 @@
-"""Which node is to hold and to lead what, counted, so that placement can try changes out.
+"""Which node is to hold and to lead what, counted, so that placement can try changes out."""
 
-`held` and `led` count target replicas and preferred leaderships by node, `held_of` and `led_of`
-by topic and node; `successors` counts who comes next by (preferred leader, next replica), and
-`shared` the partitions that two nodes have in common.
-"""
-
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import permutations
 
 from sapwood.metadata.image import Image
@@ -16,43 +12,70 @@ Key = tuple[bytes, int]
 Change = tuple[Key, list[int]]
 
 
+@dataclass(slots=True)
+class Shares:
+    """How many target replicas and preferred leaderships each node has."""
+
+    held: Counter[int] = field(default_factory=Counter)
+    led: Counter[int] = field(default_factory=Counter)
+
+    def add(self, replicas: Sequence[int], times: int) -> None:
+        for node in replicas:
+            self.held[node] += times
+        self.led[replicas[0]] += times
+
+
 class Layout:
     def __init__(self, image: Image) -> None:
         self.eligible: dict[int, None] = {node.node_id: None for node in image.eligible()}
         self.racks: dict[int, str | None] = {
             node.node_id: node.rack for node in image.nodes.values()
         }
-        self.replicas: dict[Key, list[int]] = {}
-        self.held: defaultdict[int, int] = defaultdict(int)
-        self.led: defaultdict[int, int] = defaultdict(int)
-        self.held_of: defaultdict[tuple[bytes, int], int] = defaultdict(int)
-        self.led_of: defaultdict[tuple[bytes, int], int] = defaultdict(int)
-        self.successors: defaultdict[tuple[int, int], int] = defaultdict(int)
-        self.shared: defaultdict[tuple[int, int], int] = defaultdict(int)
-        self.pinned = {
+        self.replicas: dict[Key, list[int]] = {
+            (topic.topic_id, index): replicas
+            for topic in image.topics.values()
+            for index, replicas in enumerate(topic.partitions)
+        }
+        self.pinned: set[Key] = {
             (topic.topic_id, index) for topic in image.topics.values() for index in topic.pinned
         }
-        for topic in image.topics.values():
-            for index, replicas in enumerate(topic.partitions):
-                self.put((topic.topic_id, index), replicas)
+        self.shares = Shares()
+        self.successors: Counter[tuple[int, int]] = Counter()
+        """By (preferred leader, the replica after it)."""
+        self.shared: Counter[tuple[int, int]] = Counter()
+        """The partitions that two nodes have in common."""
+        self._image = image
+        self._shares_of: dict[bytes, Shares] = {}
+        # There are many partitions, but not many ways to put them on a few nodes.
+        for ways, times in Counter(map(tuple, self.replicas.values())).items():
+            self._count(ways, times)
+
+    def shares_of(self, topic_id: bytes) -> Shares:
+        """Of one topic; counted when they are first asked for, because most never are."""
+        shares = self._shares_of.get(topic_id)
+        if shares is None:
+            shares = self._shares_of[topic_id] = Shares()
+            topic = self._image.topics_by_id.get(topic_id)
+            for replicas in topic.partitions if topic else ():
+                shares.add(replicas, 1)
+        return shares
 
     def put(self, key: Key, replicas: list[int]) -> None:
-        self._count(key, self.replicas.get(key, []), -1)
-        self._count(key, replicas, 1)
+        shares = self.shares_of(key[0])
+        before = self.replicas.get(key)
+        if before is not None:
+            self._count(before, -1)
+            shares.add(before, -1)
+        self._count(replicas, 1)
+        shares.add(replicas, 1)
         self.replicas[key] = replicas
 
-    def _count(self, key: Key, replicas: list[int], sign: int) -> None:
-        topic_id = key[0]
-        for node in replicas:
-            self.held[node] += sign
-            self.held_of[topic_id, node] += sign
-        if replicas:
-            self.led[replicas[0]] += sign
-            self.led_of[topic_id, replicas[0]] += sign
+    def _count(self, replicas: Sequence[int], times: int) -> None:
+        self.shares.add(replicas, times)
+        for pair in permutations(replicas, 2):
+            self.shared[pair] += times
         if len(replicas) > 1:
-            self.successors[replicas[0], replicas[1]] += sign
-            for pair in permutations(replicas, 2):
-                self.shared[pair] += sign
+            self.successors[replicas[0], replicas[1]] += times
 
     def crowds(self, replicas: Sequence[int]) -> Mapping[str | None, int]:
         """How many of these replicas each rack has."""
@@ -61,12 +84,13 @@ class Layout:
     def newcomer(self, key: Key, replicas: Sequence[int]) -> int | None:
         """The node that should get one more replica of the partition, if any can."""
         crowds = self.crowds(replicas)
+        of_topic = self.shares_of(key[0])
         return min(
             (node for node in self.eligible if node not in replicas),
             key=lambda node: (
                 crowds.get(self.racks[node], 0),
-                self.held[node],
-                self.held_of[key[0], node],
+                self.shares.held[node],
+                of_topic.held[node],
                 node,
             ),
             default=None,
@@ -130,10 +154,10 @@ class Layout:
             replicas = self.replicas[key]
             if replicas[0] != leader:
                 continue
-            led = self.led_of[key[0], leader]
+            led = self.shares_of(key[0]).led
             for node in replicas[1:]:
                 if node in self.eligible:
-                    gain = led - self.led_of[key[0], node]
+                    gain = led[leader] - led[node]
                     if node not in heirs or gain > heirs[node][0]:
                         heirs[node] = (gain, key)
         return {node: key for node, (_, key) in heirs.items()}

@@ -43,9 +43,10 @@ def place(
         leader = _leader(layout, topic_id, chosen, unfit)
         layout.put(key, layout.arranged(leader, chosen))
     # The topic's own leaders come first; the number of all leaders only decides between equals.
-    own = 1 + sum(layout.led.values())
+    own, led = layout.shares_of(topic_id).led, layout.shares.led
+    weight = 1 + led.total()
     for key, arranged in layout.evenly_led(
-        keys, lambda node: own * layout.led_of[topic_id, node] + layout.led[node], step=own + 1
+        keys, lambda node: weight * own[node] + led[node], step=weight + 1
     ):
         layout.put(key, arranged)
     return _dealt([layout.replicas[key] for key in keys])
@@ -69,6 +70,7 @@ def _chosen(
     layout: Layout, key: Key, replicas: int, unfit: Mapping[int, tuple[bool, bool]]
 ) -> list[int]:
     topic_id, index = key
+    of_topic = layout.shares_of(topic_id)
     turns = {node: (turn - index) % len(unfit) for turn, node in enumerate(unfit)}
     chosen: list[int] = []
     crowds: dict[str | None, int] = {}
@@ -78,8 +80,8 @@ def _chosen(
             key=lambda node: (
                 unfit[node],
                 crowds.get(layout.racks[node], 0),
-                layout.held_of[topic_id, node],
-                layout.held[node],
+                of_topic.held[node],
+                layout.shares.held[node],
                 sum(layout.shared[node, other] for other in chosen),
                 turns[node],
             ),
@@ -92,12 +94,13 @@ def _chosen(
 def _leader(
     layout: Layout, topic_id: bytes, chosen: list[int], unfit: Mapping[int, tuple[bool, bool]]
 ) -> int:
+    of_topic = layout.shares_of(topic_id)
     return min(
         chosen,
         key=lambda node: (
             unfit[node],
-            layout.led_of[topic_id, node],
-            layout.led[node],
+            of_topic.led[node],
+            layout.shares.led[node],
             # Whoever has a fresh successor here; else each would always have the same one.
             min((layout.successors[node, other] for other in chosen if other != node), default=0),
         ),
@@ -158,7 +161,7 @@ def _changes(image: Image, layout: Layout, moving: Mapping[Key, None]) -> Iterat
     if draining:
         for key in free:
             yield from _led_by_another(draining, layout, key)
-    yield from layout.evenly_led(free, layout.led.__getitem__)
+    yield from layout.evenly_led(free, layout.shares.led.__getitem__)
 
 
 def _off(draining: Collection[int], layout: Layout, key: Key) -> Iterator[Change]:
@@ -175,7 +178,7 @@ def _led_by_another(draining: Collection[int], layout: Layout, key: Key) -> Iter
     replicas = layout.replicas[key]
     fit = [node for node in replicas if node in layout.eligible]
     if fit and replicas[0] in draining:
-        leader = min(fit, key=lambda node: (layout.led[node], node))
+        leader = min(fit, key=lambda node: (layout.shares.led[node], node))
         yield key, layout.arranged(leader, replicas)
 
 
@@ -194,7 +197,7 @@ def _over_racks(layout: Layout, key: Key) -> Iterator[Change]:
         new = layout.newcomer(key, replicas)
         old = max(
             (node for node in replicas if node in layout.eligible),
-            key=lambda node: (crowds[layout.racks[node]], layout.held[node], node),
+            key=lambda node: (crowds[layout.racks[node]], layout.shares.held[node], node),
             default=None,
         )
         if new is None or old is None:
@@ -206,9 +209,10 @@ def _over_racks(layout: Layout, key: Key) -> Iterator[Change]:
 
 def _levelled(layout: Layout, ours: Collection[Key], moving: Collection[Key]) -> Change | None:
     """One replica from a node with too many to one with too few, if one can go."""
-    for old in sorted(layout.eligible, key=lambda node: (-layout.held[node], node)):
-        for new in sorted(layout.eligible, key=lambda node: (layout.held[node], node)):
-            if layout.held[old] < layout.held[new] + 2:
+    held = layout.shares.held
+    for old in sorted(layout.eligible, key=lambda node: (-held[node], node)):
+        for new in sorted(layout.eligible, key=lambda node: (held[node], node)):
+            if held[old] < held[new] + 2:
                 break
             movable = [
                 key
@@ -237,14 +241,13 @@ def _keeps_racks(layout: Layout, key: Key, old: int, new: int) -> bool:
 
 def _best_to_go(layout: Layout, keys: Collection[Key], old: int, new: int) -> Key:
     """One that takes a leadership along if that is too many, too, and evens out its topic."""
-    with_leadership = layout.led[old] >= layout.led[new] + 2
-    return min(
-        keys,
-        key=lambda key: (
-            (layout.replicas[key][0] == old) != with_leadership,
-            layout.held_of[key[0], new] - layout.held_of[key[0], old],
-        ),
-    )
+    with_leadership = layout.shares.led[old] >= layout.shares.led[new] + 2
+
+    def cost(key: Key) -> tuple[bool, int]:
+        held = layout.shares_of(key[0]).held
+        return (layout.replicas[key][0] == old) != with_leadership, held[new] - held[old]
+
+    return min(keys, key=cost)
 
 
 def metadata_voters(image: Image, current: list[int]) -> list[int]:
