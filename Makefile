@@ -12,8 +12,9 @@ INSTALLED := $(VENV)/.installed
 
 KILLS ?= 300
 GIB ?= 5
+MINUTES ?= 5
 
-.PHONY: help run test lint bench compat kill9 big lock system clean
+.PHONY: help run test lint bench compat kill9 big chaos lock system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -43,6 +44,9 @@ kill9: $(INSTALLED) ## kill -9 under load, KILLS times (300)
 
 big: $(INSTALLED) ## write GIB GiB (5), show memory and the time of a restart after kill -9
 	$(BIN)/python -m tests.faults.big --gib $(GIB)
+
+chaos: $(INSTALLED) system ## faults on a real cluster under load, for MINUTES minutes (5)
+	$(BIN)/python -m chaos run --minutes $(MINUTES)
 
 lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \

@@ -67,7 +67,7 @@ def unreadable(history: History) -> list[Problem]:
             Problem("unreadable", _at(key), f"{reader} didn't come to its end")
             for key in sorted(written - logs.keys() - excused)
         ]
-    if written and not _finals(history):
+    if written - excused and not _finals(history):
         found.append(Problem("unreadable", "everywhere", "nobody read the log at the end"))
     return found
 
@@ -175,7 +175,7 @@ def went_back(history: History) -> list[Problem]:
         found += [
             Problem("went back", _at(place, it.offset), f"{client} at {it.done} s: {it.error}")
             for it in reads
-            if "out of range" in it.error.lower().replace("_", " ")
+            if it.error == "OFFSET_OUT_OF_RANGE"
         ]
     return found
 
@@ -300,6 +300,17 @@ def fatal(history: History) -> list[Problem]:
     ]
 
 
+def refused(history: History) -> list[Problem]:
+    """Without a single fault, a record that a client couldn't get stored."""
+    if history.faults:
+        return []
+    return [
+        Problem("refused", _at((it.topic, it.partition)), f"{it.value}: {it.error or 'no answer'}")
+        for it in history.sends
+        if it.outcome != "ok" and it.node < 0  # a node asked by itself needn't be the leader
+    ]
+
+
 CHECKERS: Mapping[str, Callable[[History], list[Problem]]] = {
     "lost": lost,
     "unreadable": unreadable,
@@ -313,6 +324,7 @@ CHECKERS: Mapping[str, Callable[[History], list[Problem]]] = {
     "diverged": diverged,
     "old leader": old_leaders,
     "silent": silent,
+    "refused": refused,
     "fatal": fatal,
 }
 
@@ -361,11 +373,13 @@ def _excused(history: History) -> set[Partition]:
     """Partitions whose only copy was damaged on purpose: to refuse them is right."""
     if history.start.replicas > 1:
         return set()
-    return {
-        (str(it.about["topic"]), int(it.about["partition"]))
+    damaged = {
+        (it.about["topic"], it.about["partition"])
         for it in history.faults
         if it.name in DAMAGING and "topic" in it.about
     }
+    # What is served all the same has to be whole.
+    return damaged & {(it.topic, it.partition) for it in history.offline}
 
 
 def _stale(told: End, floor: int, who: str) -> Problem:

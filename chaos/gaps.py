@@ -7,7 +7,7 @@ import statistics
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from chaos.history import Fault, History
@@ -36,7 +36,7 @@ def gaps(history: History) -> list[Gap]:
         last_sent[key] = max(last_sent[key], send.at)
     faults = sorted(history.faults, key=lambda fault: fault.at)
     found = []
-    for fault, following in zip(faults, [*faults[1:], None], strict=True):
+    for fault, following in zip_longest(faults, faults[1:]):
         until = following.at if following is not None else float("inf")
         longest = max(
             (

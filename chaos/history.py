@@ -137,7 +137,8 @@ class Recorder:
         self.refused = 0
         self.records_read = 0
         self.fatal = 0
-        self.last_acknowledged_at = 0.0
+        self.acknowledged_at: dict[tuple[str, int], float] = {}
+        """When the record was sent that each partition acknowledged last."""
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._encoder = msgspec.json.Encoder()
@@ -163,8 +164,9 @@ class Recorder:
 
     def close(self) -> None:
         with self._lock:
-            self._write()
-            self._file.close()
+            if not self._file.closed:
+                self._write()
+                self._file.close()
 
     def __enter__(self) -> "Recorder":
         return self
@@ -176,7 +178,7 @@ class Recorder:
         match line:
             case Send(outcome="ok"):
                 self.acknowledged += 1
-                self.last_acknowledged_at = line.done or 0.0
+                self.acknowledged_at[line.topic, line.partition] = line.at
             case Send(outcome="fail"):
                 self.refused += 1
             case Read():

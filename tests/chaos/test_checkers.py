@@ -38,6 +38,7 @@ def test_a_record_lost_to_one_of_two_final_readers_is_lost() -> None:
 def test_a_record_that_was_not_acknowledged_may_be_missing(outcome: str) -> None:
     good = Good()
     good.sends.append(send(10, outcome=outcome, offset=-1))
+    good.others.append(fault("kill", 1.0, 2.0, 0))
     assert found(good) == {}
 
 
@@ -45,6 +46,7 @@ def test_a_record_that_was_not_acknowledged_may_be_missing(outcome: str) -> None
 def test_a_record_that_was_not_acknowledged_may_be_there(outcome: str) -> None:
     good = Good()
     good.sends[9] = send(9, outcome=outcome, offset=-1)
+    good.others.append(fault("kill", 1.0, 2.0, 0))
     assert found(good) == {}
 
 
@@ -263,6 +265,19 @@ def test_a_partition_that_takes_nothing_after_the_last_fault_is_silent() -> None
     assert "silent" not in found(good)
 
 
+@pytest.mark.parametrize("outcome", ["fail", "unknown"])
+def test_without_any_fault_every_record_has_to_be_stored(outcome: str) -> None:
+    good = Good()
+    good.sends.append(send(10, outcome=outcome, offset=-1, error="NOT_ENOUGH_REPLICAS"))
+    assert found(good) == {"refused": ["refused at t-0: a:10: NOT_ENOUGH_REPLICAS"]}
+
+
+def test_a_node_that_was_asked_by_itself_may_refuse() -> None:
+    good = Good()
+    good.sends.append(send(10, outcome="fail", offset=-1, node=1, error="NOT_LEADER_OR_FOLLOWER"))
+    assert found(good) == {}
+
+
 def test_a_client_that_had_to_give_up_is_told() -> None:
     good = Good()
     good.others.append(Trouble(client="a", at=3.0, error="UNKNOWN_PRODUCER_ID", fatal=True))
@@ -271,4 +286,4 @@ def test_a_client_that_had_to_give_up_is_told() -> None:
 
 
 def test_every_checker_is_told_from_the_others_by_its_name() -> None:
-    assert len(CHECKERS) == len(set(CHECKERS.values())) == 13
+    assert len(CHECKERS) == len(set(CHECKERS.values())) == 14

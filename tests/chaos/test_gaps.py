@@ -33,3 +33,7 @@ def test_gaps_are_compared_by_the_kind_of_fault() -> None:
     good.sends += [send(4, at=7.0), send(5, at=7.5)]
     good.others += [fault("kill", 2.0, 2.1, 0), fault("kill", 3.0, 5.0, 1)]
     assert by_fault(gaps(good.history())) == [Summary("kill", 2, 2.5, 4.0)]
+
+
+def test_without_faults_there_are_no_gaps_to_compare() -> None:
+    assert gaps(Good().history()) == []

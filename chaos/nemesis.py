@@ -1,0 +1,268 @@
+"""Faults on a schedule. The seed decides which, when, for how long and on whom."""
+
+import heapq
+import itertools
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.disk import flip, wipe
+from chaos.history import Fault, Recorder
+from chaos.target import Target, Unhealed
+
+FIRST_S = 2.0
+REST_S = (0.5, 5.0)
+OVERLAPPING = 0.25
+HEALTH_PATIENCE_S = 20.0
+AIMS = ("leader", "leader", "controller", "any")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A fault to come."""
+
+    at_s: float
+    name: str
+    hold_s: float
+    aim: str
+    seed: int
+
+
+@dataclass(slots=True)
+class Struck:
+    """A fault that has begun: whom it hit, and how it ends."""
+
+    nodes: list[int]
+    end: Callable[[], None] = lambda: None
+    about: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`begin` returns None if there is nobody to hit."""
+
+    begin: Callable[["Strike"], Struck | None]
+    hold_s: tuple[float, float]
+    least_nodes: int = 1
+    harms_disk: bool = False
+    """Destroys a copy: only one at a time, and only while all others are whole."""
+    needs_small_disk: bool = False
+
+
+class Strike:
+    """What a fault needs to begin."""
+
+    def __init__(self, target: Target, step: Step, partitions: Sequence[tuple[str, int]]) -> None:
+        self.target = target
+        self.chance = random.Random(step.seed)
+        self._aim = step.aim
+        self._partitions = partitions
+
+    def victim(self) -> int | None:
+        up = self.target.up
+        wanted = -1
+        if self._aim == "leader":
+            wanted = self.target.leader(*self.chance.choice(self._partitions))
+        elif self._aim == "controller":
+            wanted = self.target.controller()
+        by_chance = self.chance.choice(up) if up else None
+        return wanted if wanted in up else by_chance
+
+
+def _stopping(how: Callable[[Target, int], None]) -> Callable[[Strike], Struck | None]:
+    def begin(strike: Strike) -> Struck | None:
+        node = strike.victim()
+        if node is None:
+            return None
+        how(strike.target, node)
+        return Struck([node], lambda: strike.target.start(node))
+
+    return begin
+
+
+def _pause(strike: Strike) -> Struck | None:
+    node = strike.victim()
+    if node is None:
+        return None
+    strike.target.pause(node)
+    return Struck([node], lambda: strike.target.resume(node))
+
+
+def _power(strike: Strike) -> Struck | None:
+    """All at once, and all back at once."""
+    target = strike.target
+    nodes = sorted({*target.up, *target.paused})
+    for node in nodes:
+        target.kill(node)
+
+    def back() -> None:
+        for node in nodes:
+            target.start(node)
+
+    return Struck(nodes, back)
+
+
+def _wipe(strike: Strike) -> Struck | None:
+    struck = _stopping(Target.kill)(strike)
+    if struck is not None:
+        wipe(strike.target.files(struck.nodes[0]))
+    return struck
+
+
+def _flip(strike: Strike) -> Struck | None:
+    """A byte changes while the node is down; it was stopped in good order, so all is durable."""
+    struck = _stopping(Target.stop)(strike)
+    if struck is not None:
+        flipped = flip(strike.target.files(struck.nodes[0]), strike.chance)
+        struck.about = flipped._asdict() if flipped else None
+    return struck
+
+
+def _flip_running(strike: Strike) -> Struck | None:
+    node = strike.victim()
+    if node is None:
+        return None
+    flipped = flip(strike.target.files(node), strike.chance)
+    return Struck([node], about=flipped._asdict()) if flipped else None
+
+
+def _fill(strike: Strike) -> Struck | None:
+    disk, node = strike.target.disk, strike.target.small_disk
+    if disk is None or node is None:
+        return None
+    disk.fill()
+    return Struck([node], disk.free)
+
+
+KINDS: dict[str, Kind] = {
+    "kill": Kind(_stopping(Target.kill), (0.05, 8)),
+    "pause": Kind(_pause, (1, 60)),
+    "terminate": Kind(_stopping(Target.stop), (0.05, 4)),
+    "interrupt": Kind(_stopping(Target.interrupt), (0.05, 4)),
+    "power": Kind(_power, (0.05, 3)),
+    "wipe": Kind(_wipe, (0.05, 2), least_nodes=3, harms_disk=True),
+    "flip": Kind(_flip, (0.05, 2), harms_disk=True),
+    "flip-running": Kind(_flip_running, (1, 2), harms_disk=True),
+    "fill": Kind(_fill, (4, 15), needs_small_disk=True),
+}
+# Each of the others comes often; what harms a lone node for good comes only where it is asked for.
+LONE_DEFAULT = ("kill", "pause", "terminate", "interrupt", "power", "fill")
+
+
+def usual(nodes: int) -> list[str]:
+    """The faults that a cluster of this size has to bear without losing anything."""
+    if nodes == 1:
+        return list(LONE_DEFAULT)
+    return [name for name, kind in KINDS.items() if nodes >= kind.least_nodes]
+
+
+def plan(chance: random.Random, seconds: float, names: Sequence[str]) -> list[Step]:
+    """What is to happen, before anything has."""
+    steps: list[Step] = []
+    at_s = FIRST_S
+    while True:
+        name = chance.choice(names)
+        shortest, longest = KINDS[name].hold_s
+        longest = max(shortest, min(longest, seconds / 4))
+        # As many short ones as long ones on a scale of orders of magnitude.
+        hold_s = math.exp(chance.uniform(math.log(shortest), math.log(longest)))
+        aim, seed = chance.choice(AIMS), chance.getrandbits(32)
+        step = Step(round(at_s, 3), name, round(hold_s, 3), aim, seed)
+        if step.at_s + step.hold_s > seconds:
+            return steps
+        steps.append(step)
+        overlaps = chance.random() < OVERLAPPING
+        at_s += hold_s * chance.random() if overlaps else hold_s + chance.uniform(*REST_S)
+
+
+class Nemesis(threading.Thread):
+    """Carries a plan out. A fault that has lost its sense meanwhile is left out."""
+
+    def __init__(
+        self,
+        target: Target,
+        recorder: Recorder,
+        steps: Sequence[Step],
+        partitions: Sequence[tuple[str, int]],
+    ) -> None:
+        super().__init__(name="nemesis", daemon=True)
+        self.active: dict[int, Fault] = {}
+        self.done = 0
+        self.left_out = 0
+        self.error: BaseException | None = None
+        self._victims = target
+        self._recorder = recorder
+        self._partitions = partitions
+        self._numbers = itertools.count()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._struck: dict[int, Struck] = {}
+        self._now_s = 0.0
+        self._ended = threading.Event()
+        for step in steps:
+            self._schedule(step.at_s, lambda step=step: self._begin(step))  # type: ignore[misc]
+
+    def run(self) -> None:
+        began = time.monotonic()
+        try:
+            while self._events:
+                at_s, _, act = heapq.heappop(self._events)
+                if self._ended.wait(max(0.0, began + at_s - time.monotonic())):
+                    break
+                self._now_s = time.monotonic() - began
+                act()
+        except BaseException as error:
+            self.error = error
+        finally:
+            for number in list(self._struck):
+                self._end(number)
+
+    def finish(self) -> None:
+        """End every fault that is still on."""
+        self._ended.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+    def _schedule(self, at_s: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (at_s, next(self._numbers), act))
+
+    def _begin(self, step: Step) -> None:
+        kind = KINDS[step.name]
+        if kind.harms_disk and not self._all_is_whole():
+            self.left_out += 1
+            return
+        at = self._recorder.now()
+        struck = kind.begin(Strike(self._victims, step, self._partitions))
+        if struck is None:
+            self.left_out += 1
+            return
+        number = next(self._numbers)
+        about = {**(struck.about or {}), "aim": step.aim, "hold_s": step.hold_s}
+        self._struck[number] = struck
+        self.active[number] = Fault(name=step.name, nodes=struck.nodes, at=at, about=about)
+        self._schedule(self._now_s + step.hold_s, lambda: self._end(number))
+
+    def _end(self, number: int) -> None:
+        struck, fault = self._struck.pop(number, None), self.active.pop(number, None)
+        if struck is None or fault is None:
+            return
+        struck.end()
+        fault.done = self._recorder.now()
+        self._recorder.add(fault)
+        self.done += 1
+
+    def _all_is_whole(self) -> bool:
+        """With another copy missing, destroying one could rightly lose what was acknowledged."""
+        if len(self._victims.nodes) == 1:
+            return not self.active
+        if self.active:
+            return False
+        try:
+            self._victims.await_health(HEALTH_PATIENCE_S)
+        except Unhealed:
+            return False
+        return True

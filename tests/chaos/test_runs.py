@@ -1,0 +1,68 @@
+"""Short forms of what `make chaos` does for longer: real nodes, real clients, real faults."""
+
+from pathlib import Path
+
+import pytest
+
+from chaos.disk import MOUNTS
+from chaos.history import History
+from chaos.report import Report, report
+from chaos.run import Options, run
+from chaos.stress import Options as StressOptions
+from chaos.stress import stress
+
+
+def told_again(found: Report) -> Report:
+    return report(History.load(Path(found.directory)))
+
+
+def test_a_node_that_is_stopped_with_sigint_and_sigkill_and_started_again_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    found = run(Options(seed=4, seconds=12, faults=("interrupt", "kill"), root=tmp_path))
+    assert found.is_clean, str(found)
+    assert found.faults.keys() == {"interrupt", "kill"}
+    assert found.sends["ok"] > 100
+    assert len(found.gaps) == sum(found.faults.values())
+
+
+def test_a_node_that_is_paused_terminated_and_cut_from_power_loses_nothing(tmp_path: Path) -> None:
+    found = run(Options(seed=2, seconds=12, faults=("pause", "terminate", "power"), root=tmp_path))
+    assert found.is_clean, str(found)
+    assert sum(found.faults.values()) >= 2
+
+
+def test_a_full_disk_costs_nothing_that_was_acknowledged_and_is_unmounted_afterwards(
+    tmp_path: Path,
+) -> None:
+    found = run(Options(seed=1, seconds=12, faults=("fill", "kill"), root=tmp_path))
+    assert found.is_clean, str(found)
+    assert found.faults["fill"] >= 1
+    assert found.refused["KAFKA_STORAGE_ERROR"] > 0
+    assert str(tmp_path) not in MOUNTS.read_text()
+
+
+def test_a_byte_that_changed_on_disk_is_noticed_and_its_partition_refused(tmp_path: Path) -> None:
+    found = run(Options(seed=5, seconds=8, faults=("flip",), root=tmp_path))
+    assert found.is_clean, str(found)
+    history = History.load(Path(found.directory))
+    damaged = {(it.about["topic"], it.about["partition"]) for it in history.faults}
+    assert {(it.topic, it.partition) for it in history.offline} == damaged != set()
+
+
+@pytest.mark.parametrize("threads", [0, 6])
+def test_stress_with_and_without_threads_loses_and_refuses_nothing(
+    tmp_path: Path, threads: int
+) -> None:
+    found = stress(StressOptions(seed=3, seconds=5, threads=threads, root=tmp_path))
+    assert found.is_clean, str(found)
+    assert found.sends.keys() == {"ok"}
+    assert found.records_read > found.sends["ok"]
+
+
+def test_a_recorded_run_is_judged_the_same_again(tmp_path: Path) -> None:
+    found = stress(StressOptions(seed=1, seconds=1, root=tmp_path))
+    again = told_again(found)
+    assert (again.sends, again.problems) == (found.sends, found.problems)
+    written = (Path(found.directory) / "report.txt").read_text()
+    assert written == f"{found}\n"
