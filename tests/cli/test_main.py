@@ -1,7 +1,9 @@
 """The command `sapwood` itself: help, lazy loading, errors, completion."""
 
 import ast
+import contextlib
 import os
+import pty
 import subprocess
 import sys
 
@@ -18,6 +20,30 @@ def test_help_names_every_command() -> None:
     for name, entry in COMMANDS.items():
         assert f"  {name} " in out
         assert entry.summary in out
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What a person at a terminal is shown."""
+    ours, theirs = pty.openpty()
+    clean = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=clean | environment
+    ):
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # that is how the end of a terminal shows
+            while more := os.read(ours, 65536):
+                shown += more
+    os.close(ours)
+    return shown.decode()
+
+
+def test_help_is_coloured_on_a_terminal_unless_that_is_not_wanted() -> None:
+    coloured, plain = on_a_terminal("--help"), on_a_terminal("--help", NO_COLOR="1")
+    assert "\x1b[36mtopic" in coloured
+    assert "\x1b[" not in plain
+    assert "\x1b[" not in sapwood("--help")[0]
+    assert click.unstyle(coloured) == plain
 
 
 @pytest.mark.parametrize("name", COMMANDS)

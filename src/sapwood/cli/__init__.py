@@ -8,11 +8,14 @@ Always: a command is imported only when it is used, so that `sapwood --help` ans
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import click
+
+from sapwood.cli.help import ColouredHelp
 
 
 class Entry(NamedTuple):
@@ -25,8 +28,14 @@ class Entry(NamedTuple):
 COMMANDS: Mapping[str, Entry] = {
     "up": Entry("sapwood.cli.up:up", "Start Sapwood on this machine and keep it running."),
     "down": Entry("sapwood.cli.up:down", "Stop what `up` started, and wait until it is gone."),
-    "status": Entry("sapwood.cli.status:status", "Show the nodes of this machine."),
+    "status": Entry(
+        "sapwood.cli.status:status",
+        "Show the nodes, the controller and what is amiss.",
+    ),
     "node": Entry("sapwood.cli.node:node", "Run one node in the foreground."),
+    "partition": Entry(
+        "sapwood.cli.partition:partition", "Show partitions and their replicas, recover one."
+    ),
     "topic": Entry("sapwood.cli.topic:topic", "List, create, describe, alter and remove topics."),
     "produce": Entry("sapwood.cli.produce:produce", "Send lines to a topic."),
     "consume": Entry("sapwood.cli.consume:consume", "Print the records of a topic."),
@@ -74,13 +83,14 @@ class LazyGroup(click.Group):
 def _explain(error: Exception) -> str | None:
     """One line for people, if the error is one that they can act on."""
     from sapwood.client import ClientClosed, KafkaError
+    from sapwood.node.asking import NoAnswer
 
     if isinstance(error, KafkaError):
         return error.message or error.code.name
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
-    return str(error) if isinstance(error, ClientClosed) else None
+    return str(error) if isinstance(error, ClientClosed | NoAnswer) else None
 
 
 def _print_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
@@ -105,4 +115,6 @@ def sapwood_command() -> None:
 
 
 def main() -> None:
+    if "NO_COLOR" not in os.environ:
+        click.Context.formatter_class = ColouredHelp
     sapwood_command(prog_name="sapwood")

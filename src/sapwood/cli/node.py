@@ -1,11 +1,18 @@
-"""`sapwood node`: one node in the foreground, for a host of its own."""
+"""`sapwood node`: run a node, drain one, remove one."""
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import click
 
 from sapwood.cli import CommandFailed
+from sapwood.cli.connect import bootstrap_option
+from sapwood.cli.operate import Access, access, address_of, secret_file_option
+from sapwood.cli.output import progress
+
+POLL_S = 0.2
 
 
 @click.group(invoke_without_command=True)
@@ -106,3 +113,90 @@ def node(
     from sapwood.node.run import run
 
     sys.exit(run(config))
+
+
+def _of_one_node(function: Callable[..., None]) -> Callable[..., None]:
+    """What commands that change one node of the cluster are told."""
+    argument = click.argument("node_id", type=click.IntRange(min=0), metavar="ID")
+    return argument(bootstrap_option(secret_file_option(function)))
+
+
+@node.command()
+@_of_one_node
+@click.option("--no-wait", is_flag=True, help="Return at once; the node empties itself meanwhile.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=float,
+    metavar="SECONDS",
+    help="How long to wait.  [default: for ever]",
+)
+def drain(
+    node_id: int,
+    bootstrap: str | None,
+    secret_file: Path | None,
+    no_wait: bool,
+    timeout_s: float | None,
+) -> None:
+    """Move everything off a node, while it goes on serving.
+
+    Waits until the node holds nothing. It stays a member: `undrain` lets it have its share again,
+    `remove` takes it out of the cluster.
+    """
+    to = access(bootstrap, secret_file)
+    with to.to_any() as connection:
+        address_of(connection.status(), node_id)
+        connection.drain(node_id)
+    if no_wait:
+        click.echo(f"Node {node_id} is being drained: sapwood status -w shows how far it is.")
+        return
+    _await_empty(to, node_id, timeout_s)
+    click.echo(f"Node {node_id} is drained: it holds nothing.")
+
+
+def _await_empty(to: Access, node_id: int, timeout_s: float | None) -> None:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    held = _held(to, node_id)
+    with progress(f"draining node {node_id}", held, unit="replicas") as advance:
+        while held:
+            if deadline is not None and time.monotonic() > deadline:
+                raise CommandFailed(
+                    f"node {node_id} still holds {held} replicas after {timeout_s:g} s; "
+                    "it is drained further: sapwood status -w shows how far it is"
+                )
+            time.sleep(POLL_S)
+            now = _held(to, node_id)
+            advance(held - now)
+            held = now
+
+
+def _held(to: Access, node_id: int) -> int:
+    """What the node holds by the word of one that answers; others may be down meanwhile."""
+    with to.to_any() as connection:
+        nodes = {each.node_id: each for each in connection.status().nodes}
+    if node_id not in nodes:
+        raise CommandFailed(f"node {node_id} has left the cluster meanwhile")
+    replicas: int = nodes[node_id].replicas
+    return replicas
+
+
+@node.command()
+@_of_one_node
+def undrain(node_id: int, bootstrap: str | None, secret_file: Path | None) -> None:
+    """Let a node that was drained have its share again."""
+    with access(bootstrap, secret_file).to_any() as connection:
+        connection.undrain(node_id)
+    click.echo(f"Node {node_id} takes its share again.")
+
+
+@node.command()
+@_of_one_node
+def remove(node_id: int, bootstrap: str | None, secret_file: Path | None) -> None:
+    """Take a node out of the cluster for good.
+
+    It must hold nothing: drain it first. A node that is removed stops; to come back it has to join
+    anew with an empty directory.
+    """
+    with access(bootstrap, secret_file).to_any() as connection:
+        connection.remove(node_id)
+    click.echo(f"Node {node_id} is no longer a member.")

@@ -6,9 +6,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 output_option = click.option(
     "-o",
@@ -24,9 +29,8 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Left-aligned text, right-aligned numbers; plain if nobody is watching."""
-    from rich.console import Console
+def table_of(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Left-aligned text, right-aligned numbers."""
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -35,12 +39,27 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> No
         table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
+    return table
+
+
+def console() -> Console:
+    """Standard output for tables; plain if nobody is watching."""
+    from rich.console import Console
+
     # Without a terminal a table must not be folded to a width that nobody has.
     width = None if sys.stdout.isatty() else 100_000
-    Console(width=width, soft_wrap=width is not None, highlight=False, markup=False).print(table)
+    return Console(width=width, soft_wrap=width is not None, highlight=False, markup=False)
 
 
-def _cell(value: object) -> str:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    console().print(table_of(headings, rows))
+
+
+def _cell(value: object) -> str | Text:
+    from rich.text import Text
+
+    if isinstance(value, Text):
+        return value
     if isinstance(value, float):
         return f"{value:,.1f}"
     return "-" if value is None else str(value)

@@ -1,36 +1,234 @@
 """`sapwood status`: how the cluster is."""
 
+from __future__ import annotations
+
 import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sapwood.cli.connect import directory_option
-from sapwood.cli.output import output_option, print_json, print_table, say
-from sapwood.node.local import NodeState, default_directory, node_states
+from sapwood.cli.connect import bootstrap_option, directory_option
+from sapwood.cli.output import console, output_option, print_json, say, table_of
+from sapwood.node.local import default_directory, node_states
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+WATCH_S = 1.0
+POLL_S = 0.1
+STATUS_TIMEOUT_S = 2.0
+
+COUNTS = ("under_replicated", "offline", "leaderless", "reassigning")
+STYLES = {"running": "green", "alive": "green", "starting": "yellow", "draining": "yellow"}
+
+
+@dataclass(slots=True)
+class NodeReport:
+    id: int
+    kind: str = "core"
+    state: str = "stopped"
+    """running, starting or stopped on this machine; alive or dead elsewhere."""
+    draining: bool = False
+    leaders: int | None = None
+    replicas: int | None = None
+    rack: str | None = None
+    pid: int | None = None
+    addresses: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Report:
+    """What this machine's processes and the cluster's own word amount to."""
+
+    bootstrap: str
+    dir: str | None = None
+    cluster_id: str | None = None
+    controller: int | None = None
+    controller_epoch: int | None = None
+    under_replicated: int = 0
+    offline: int = 0
+    leaderless: int = 0
+    reassigning: int = 0
+    healthy: bool = False
+    nodes: list[NodeReport] = field(default_factory=list)
 
 
 @click.command()
 @directory_option
+@bootstrap_option
+@click.option("-w", "--watch", is_flag=True, help="Go on showing it until Ctrl-C.")
+@click.option("--exit-when-healthy", is_flag=True, help="Wait until all is well.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=float,
+    metavar="SECONDS",
+    help="With --exit-when-healthy: how long at most.  [default: for ever]",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @output_option
-def status(directory: Path | None, output: str) -> None:
-    """Show the nodes of this machine; exit status 1 unless all are running."""
-    directory = (directory or default_directory()).absolute()
-    states = node_states(directory)
-    running = [state for state in states if state.state == "running"]
-    bootstrap = ",".join(state.addresses["kafka"] for state in running if state.addresses)
-    if output == "json":
-        nodes = [state._asdict() for state in states]
-        print_json({"bootstrap": bootstrap, "dir": str(directory), "nodes": nodes})
-    elif not states:
-        say(f"Nothing has been started in {directory}: sapwood up starts a node")
-    else:
-        rows = [
-            (state.id, state.kind, state.state, state.pid, _addresses(state)) for state in states
-        ]
-        print_table(("NODE", "KIND", "STATE", "PID", "ADDRESSES"), rows)
-    sys.exit(0 if states and len(running) == len(states) else 1)
+def status(
+    directory: Path | None,
+    bootstrap: str | None,
+    watch: bool,
+    exit_when_healthy: bool,
+    timeout_s: float | None,
+    as_json: bool,
+    output: str,
+) -> None:
+    """Show the nodes, the controller and what is amiss.
+
+    Of the cluster in --dir on this machine, or of any cluster with --bootstrap. Exit status 1
+    unless every node runs and every partition has all its replicas.
+    """
+    directory = None if bootstrap else (directory or default_directory()).absolute()
+    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    as_json = as_json or output == "json"
+    with _Screen(watch and not as_json) as screen:
+        while True:
+            report = collect(directory, bootstrap)
+            is_over = report.healthy or time.monotonic() >= deadline
+            if watch or is_over or not exit_when_healthy:
+                if as_json:
+                    print_json(asdict(report))
+                else:
+                    screen.show(report)
+            if (is_over and exit_when_healthy) or not (watch or exit_when_healthy):
+                sys.exit(0 if report.healthy else 1)
+            time.sleep(WATCH_S if watch else POLL_S)
 
 
-def _addresses(state: NodeState) -> str | None:
-    return " ".join(f"{name}={address}" for name, address in state.addresses.items()) or None
+def collect(directory: Path | None, bootstrap: str | None) -> Report:
+    """Of a directory on this machine, and what the first node that answers says."""
+    local = {} if directory is None else {each.id: each for each in node_states(directory)}
+    nodes = {
+        each.id: NodeReport(each.id, each.kind, each.state, pid=each.pid, addresses=each.addresses)
+        for each in local.values()
+    }
+    running = [each.addresses["kafka"] for each in local.values() if "kafka" in each.addresses]
+    addresses = bootstrap.split(",") if bootstrap else running
+    report = Report(",".join(addresses), str(directory) if directory else None)
+    said = _ask(addresses)
+    if said is not None:
+        report.cluster_id = said.cluster_id
+        report.controller = said.controller if said.controller >= 0 else None
+        report.controller_epoch = said.controller_epoch if said.controller >= 0 else None
+        for name in COUNTS:
+            setattr(report, name, getattr(said, name))
+        for each in said.nodes:
+            _add(nodes, each)
+    report.nodes = [nodes[node_id] for node_id in sorted(nodes)]
+    are_there = all(each.state in ("running", "alive") for each in report.nodes)
+    report.healthy = said is not None and are_there and _is_well(said)
+    return report
+
+
+def _is_well(said: Any) -> bool:
+    if said.cluster_id is None:  # a node that knows no more than itself
+        return not said.offline_partitions
+    return bool(said.healthy)
+
+
+def _add(nodes: dict[int, NodeReport], known: Any) -> None:
+    from sapwood.node.ready import join_address
+
+    found = nodes.get(known.node_id)
+    if found is None:
+        found = nodes[known.node_id] = NodeReport(
+            known.node_id,
+            state="alive" if known.alive else "dead",
+            addresses={"kafka": join_address(known.host, known.port)},
+        )
+    found.draining = known.draining
+    found.leaders, found.replicas, found.rack = known.leaders, known.replicas, known.rack
+
+
+def _ask(addresses: Sequence[str]) -> Any:
+    from sapwood.node.asking import NoAnswer, NodeConnection
+
+    for address in addresses:
+        try:
+            with NodeConnection(address, timeout_s=STATUS_TIMEOUT_S) as connection:
+                return connection.status()
+        except NoAnswer:
+            continue
+    return None
+
+
+class _Screen:
+    """Where reports are shown: one after the other, or, on a terminal, in place of each other."""
+
+    def __init__(self, is_watched: bool) -> None:
+        from rich.live import Live
+
+        self._console = console()
+        is_live = is_watched and sys.stdout.isatty()
+        self._live = Live(console=self._console, auto_refresh=False) if is_live else None
+
+    def __enter__(self) -> _Screen:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, report: Report) -> None:
+        if not report.nodes:
+            where = report.dir or report.bootstrap
+            say(f"Nothing has been started in {where}: sapwood up starts Sapwood")
+        elif self._live is not None:
+            self._live.update(_drawn(report), refresh=True)
+        else:
+            self._console.print(_drawn(report))
+
+
+def _drawn(report: Report) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    rows = [
+        (
+            each.id,
+            each.kind,
+            _state(each),
+            each.leaders,
+            each.replicas,
+            each.rack,
+            each.pid,
+            " ".join(f"{name}={address}" for name, address in each.addresses.items()) or None,
+        )
+        for each in report.nodes
+    ]
+    headings = ("NODE", "KIND", "STATE", "LEADERS", "REPLICAS", "RACK", "PID", "ADDRESSES")
+    parts: list[RenderableType] = [table_of(headings, rows), Text()]
+    if report.cluster_id is not None:
+        controller = (
+            "no controller"
+            if report.controller is None
+            else f"controller {report.controller} in epoch {report.controller_epoch}"
+        )
+        parts.append(Text(f"Cluster {report.cluster_id}: {controller}"))
+    amiss = ", ".join(
+        f"{count} {name.replace('_', '-')}"
+        for name in COUNTS
+        if (count := getattr(report, name)) > 0
+    )
+    parts.append(
+        Text("Healthy", style="green")
+        if report.healthy
+        else Text(f"Partitions: {amiss}" if amiss else "Not healthy", style="red")
+    )
+    return Group(*parts)
+
+
+def _state(node: NodeReport) -> Any:
+    from rich.text import Text
+
+    shown = "draining" if node.draining and node.state in ("running", "alive") else node.state
+    return Text(shown, style=STYLES.get(shown, "red"))
