@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from chaos.faults import KINDS
 from chaos.history import History
-from chaos.nemesis import KINDS
 from chaos.report import Report, report
 from chaos.run import ROOT, Options, Say, run
 from chaos.stress import Options as StressOptions

@@ -103,9 +103,6 @@ class Direct:
         (found,) = answer.responses[0].partitions
         return [it for it in _records(_checked(found).records or b"") if it[0] >= offset]
 
-    def status(self) -> Struct:
-        return self.ask(Api.NODE_STATUS, 0, Struct())
-
     def leaders(self, topics: list[str]) -> dict[tuple[str, int], int]:
         """The leader of each partition as this node knows it; -1 for none."""
         message = Struct(

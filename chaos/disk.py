@@ -97,12 +97,3 @@ def flip(node_directory: Path, chance: random.Random) -> Flipped | None:
 def _written(path: Path) -> int:
     """Up to where there are records; behind them lies room that was allocated ahead, all zeros."""
     return len(path.read_bytes().rstrip(b"\0"))
-
-
-def wipe(node_directory: Path) -> None:
-    """Everything that the node knew; the directory itself may be a mount and stays."""
-    for path in node_directory.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()

@@ -8,9 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from chaos.disk import flip, wipe
+from chaos.faults import KINDS, Strike, Struck
 from chaos.history import Fault, Recorder
 from chaos.target import Target, Unhealed
 
@@ -30,134 +29,6 @@ class Step:
     hold_s: float
     aim: str
     seed: int
-
-
-@dataclass(slots=True)
-class Struck:
-    """A fault that has begun: whom it hit, and how it ends."""
-
-    nodes: list[int]
-    end: Callable[[], None] = lambda: None
-    about: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """`begin` returns None if there is nobody to hit."""
-
-    begin: Callable[["Strike"], Struck | None]
-    hold_s: tuple[float, float]
-    least_nodes: int = 1
-    harms_disk: bool = False
-    """Destroys a copy: only one at a time, and only while all others are whole."""
-    needs_small_disk: bool = False
-
-
-class Strike:
-    """What a fault needs to begin."""
-
-    def __init__(self, target: Target, step: Step, partitions: Sequence[tuple[str, int]]) -> None:
-        self.target = target
-        self.chance = random.Random(step.seed)
-        self._aim = step.aim
-        self._partitions = partitions
-
-    def victim(self) -> int | None:
-        up = self.target.up
-        wanted = -1
-        if self._aim == "leader":
-            wanted = self.target.leader(*self.chance.choice(self._partitions))
-        elif self._aim == "controller":
-            wanted = self.target.controller()
-        by_chance = self.chance.choice(up) if up else None
-        return wanted if wanted in up else by_chance
-
-
-def _stopping(how: Callable[[Target, int], None]) -> Callable[[Strike], Struck | None]:
-    def begin(strike: Strike) -> Struck | None:
-        node = strike.victim()
-        if node is None:
-            return None
-        how(strike.target, node)
-        return Struck([node], lambda: strike.target.start(node))
-
-    return begin
-
-
-def _pause(strike: Strike) -> Struck | None:
-    node = strike.victim()
-    if node is None:
-        return None
-    strike.target.pause(node)
-    return Struck([node], lambda: strike.target.resume(node))
-
-
-def _power(strike: Strike) -> Struck | None:
-    """All at once, and all back at once."""
-    target = strike.target
-    nodes = sorted({*target.up, *target.paused})
-    for node in nodes:
-        target.kill(node)
-
-    def back() -> None:
-        for node in nodes:
-            target.start(node)
-
-    return Struck(nodes, back)
-
-
-def _wipe(strike: Strike) -> Struck | None:
-    struck = _stopping(Target.kill)(strike)
-    if struck is not None:
-        wipe(strike.target.files(struck.nodes[0]))
-    return struck
-
-
-def _flip(strike: Strike) -> Struck | None:
-    """A byte changes while the node is down; it was stopped in good order, so all is durable."""
-    struck = _stopping(Target.stop)(strike)
-    if struck is not None:
-        flipped = flip(strike.target.files(struck.nodes[0]), strike.chance)
-        struck.about = flipped._asdict() if flipped else None
-    return struck
-
-
-def _flip_running(strike: Strike) -> Struck | None:
-    node = strike.victim()
-    if node is None:
-        return None
-    flipped = flip(strike.target.files(node), strike.chance)
-    return Struck([node], about=flipped._asdict()) if flipped else None
-
-
-def _fill(strike: Strike) -> Struck | None:
-    disk, node = strike.target.disk, strike.target.small_disk
-    if disk is None or node is None:
-        return None
-    disk.fill()
-    return Struck([node], disk.free)
-
-
-KINDS: dict[str, Kind] = {
-    "kill": Kind(_stopping(Target.kill), (0.05, 8)),
-    "pause": Kind(_pause, (1, 60)),
-    "terminate": Kind(_stopping(Target.stop), (0.05, 4)),
-    "interrupt": Kind(_stopping(Target.interrupt), (0.05, 4)),
-    "power": Kind(_power, (0.05, 3)),
-    "wipe": Kind(_wipe, (0.05, 2), least_nodes=3, harms_disk=True),
-    "flip": Kind(_flip, (0.05, 2), harms_disk=True),
-    "flip-running": Kind(_flip_running, (1, 2), harms_disk=True),
-    "fill": Kind(_fill, (4, 15), needs_small_disk=True),
-}
-# Each of the others comes often; what harms a lone node for good comes only where it is asked for.
-LONE_DEFAULT = ("kill", "pause", "terminate", "interrupt", "power", "fill")
-
-
-def usual(nodes: int) -> list[str]:
-    """The faults that a cluster of this size has to bear without losing anything."""
-    if nodes == 1:
-        return list(LONE_DEFAULT)
-    return [name for name, kind in KINDS.items() if nodes >= kind.least_nodes]
 
 
 def plan(chance: random.Random, seconds: float, names: Sequence[str]) -> list[Step]:
@@ -236,7 +107,7 @@ class Nemesis(threading.Thread):
             self.left_out += 1
             return
         at = self._recorder.now()
-        struck = kind.begin(Strike(self._victims, step, self._partitions))
+        struck = kind.begin(Strike(self._victims, step.aim, step.seed, self._partitions))
         if struck is None:
             self.left_out += 1
             return

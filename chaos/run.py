@@ -13,8 +13,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from chaos.copies import record_copies
 from chaos.disk import sweep
-from chaos.history import FILE_NAME, History, Recorder, Trouble
-from chaos.nemesis import KINDS, Nemesis, plan, usual
+from chaos.faults import KINDS, usual
+from chaos.history import FILE_NAME, History, Recorder
+from chaos.nemesis import Nemesis, plan
 from chaos.probes import Probe
 from chaos.producers import Producers
 from chaos.readers import Partition, read_finally, start_readers
@@ -63,7 +64,8 @@ def run(options: Options, say: Say = lambda _: None) -> Report:
     names = options.faults or usual(options.nodes)
     steps = plan(chance, options.seconds, names)
     small_disk = None
-    if any(KINDS[step.name].needs_small_disk for step in steps):
+    kinds = [KINDS[step.name] for step in steps]
+    if any(kind.needs == "small disk" for kind in kinds):
         small_disk = chance.randrange(options.nodes)
         shape = shape.filling()
     about = {**shape.about(), "plan": [asdict(step) for step in steps]}
@@ -73,7 +75,14 @@ def run(options: Options, say: Say = lambda _: None) -> Report:
             Recorder(
                 directory, seed=options.seed, nodes=options.nodes, replicas=replicas, about=about
             ) as recorder,
-            Target(directory, options.nodes, small_disk=small_disk) as target,
+            Target(
+                recorder,
+                directory,
+                options.nodes,
+                small_disk=small_disk,
+                linked=any(kind.needs == "links" for kind in kinds),
+                hops=any(kind.needs == "hops" for kind in kinds),
+            ) as target,
         ):
             create_topics(target.bootstrap, shape, replicas)
             work = _Work(recorder, target, shape, chance)
@@ -124,28 +133,25 @@ class _Work:
         while time.monotonic() < until and nemesis.error is None:
             active = [f"{it.name} {it.nodes}" for it in list(nemesis.active.values())]
             self._tell(", ".join(active) or "calm", say)
-            self._target.notice_crashes(self._recorder)
+            self._target.notice_crashes()
             time.sleep(EVERY_S)
 
     def heal(self, say: Say) -> None:
         """Until every partition takes records again and all is whole."""
         self._tell("healing", say)
         self._target.heal()
-        lone = len(self._target.nodes) == 1
         patience_s = HOPELESS_PATIENCE_S if self._hopeless() else HEAL_PATIENCE_S
         try:
-            self._target.await_health(HEAL_PATIENCE_S, excused=lone)
+            self._target.await_health(HEAL_PATIENCE_S)
             self._await_acknowledgements(patience_s, "healed, writing again", say)
             self._producers.stop()
             deadline = time.monotonic() + patience_s
             while self._producers.waiting and time.monotonic() < deadline:
                 self._tell("waiting for the last acknowledgements", say)
                 time.sleep(EVERY_S)
-            self._target.await_health(HEAL_PATIENCE_S, excused=lone)
+            self._target.await_health(HEAL_PATIENCE_S)
         except Unhealed as error:
-            self._recorder.add(
-                Trouble(client="cluster", at=self._recorder.now(), error=str(error), fatal=True)
-            )
+            self._target.complain("cluster", str(error))
 
     def finish(self) -> None:
         self._producers.finish()
@@ -161,7 +167,7 @@ class _Work:
             record_copies(self._recorder, self._target, self._partitions)
 
     def _hopeless(self) -> bool:
-        return len(self._target.nodes) == 1 and bool(self._target.complaints())
+        return len(self._target.nodes) == 1 and bool(self._target.offline())
 
     def _await_acknowledgements(self, patience_s: float, what: str, say: Say) -> set[Partition]:
         """The partitions that didn't acknowledge anything that was sent from now on."""
@@ -173,7 +179,7 @@ class _Work:
             if not missing or time.monotonic() > deadline:
                 return missing
             self._tell(what, say)
-            self._target.notice_crashes(self._recorder)
+            self._target.notice_crashes()
             time.sleep(EVERY_S)
 
     def _tell(self, what: str, say: Say) -> None:

@@ -58,7 +58,7 @@ def stress(options: Options, say: Say = lambda _: None) -> Report:
             Recorder(
                 directory, seed=options.seed, nodes=options.nodes, replicas=replicas, about=about
             ) as recorder,
-            Target(directory, options.nodes) as target,
+            Target(recorder, directory, options.nodes) as target,
         ):
             create_topics(target.bootstrap, shape, replicas)
             workers = [
@@ -96,7 +96,7 @@ def _with_threads(
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        target.notice_crashes(recorder)
+        target.notice_crashes()
         say(f"{recorder.acknowledged} acknowledged, {recorder.records_read} read")
         time.sleep(EVERY_S)
 
@@ -109,7 +109,7 @@ def _without_threads(
         if time.monotonic() >= until:
             return
         worker.step()
-        target.notice_crashes(recorder)
+        target.notice_crashes()
         say(f"{recorder.acknowledged} acknowledged, {recorder.records_read} read")
 
 

@@ -1,11 +1,11 @@
-"""The cluster under test: its processes, their files and what they say of themselves."""
+"""The cluster under test: its processes, their files, and the ways between them and to clients."""
 
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -13,10 +13,17 @@ import sapwood
 from chaos.direct import Direct, NoAnswer, Refused
 from chaos.disk import SmallDisk
 from chaos.history import Recorder, Trouble
+from chaos.proxy import Direction, Proxy
+from sapwood.cluster import Unhealthy
+from sapwood.node import secret
+from sapwood.node.asking import NoAnswer as NodeAway
+from sapwood.node.asking import NodeConnection
+from sapwood.wire.errors import KafkaError
 
 STOP_TIMEOUT_S = 30.0
 EVERY_S = 0.05
 SMALL_DISK_MIB = 256
+DRAIN_PATIENCE_S = 30.0
 LAST_LINES = 5
 
 
@@ -24,70 +31,100 @@ class Unhealed(Exception):
     """The cluster didn't come to rest after the faults were over."""
 
 
-class Target:
-    """Nodes are counted from 0. Each is up, paused, down, or starting."""
+class _Cluster(sapwood.Cluster):
+    """One whose nodes tell clients to come through the proxy."""
 
-    def __init__(self, directory: Path, nodes: int, *, small_disk: int | None = None) -> None:
-        self.nodes = list(range(nodes))
+    hops: dict[int, str] = {}
+
+    def _launch(self, index: int) -> None:
+        if index in self.hops:
+            os.environ["SAPWOOD_ADVERTISED"] = self.hops[index]
+        try:
+            super()._launch(index)
+        finally:
+            os.environ.pop("SAPWOOD_ADVERTISED", None)
+
+
+class Target:
+    """Nodes are counted from 0. Each is up (or about to be), paused, or down."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        directory: Path,
+        nodes: int,
+        *,
+        small_disk: int | None = None,
+        linked: bool = False,
+        hops: bool = False,
+    ) -> None:
+        """`small_disk`: the node whose disk can be filled. `linked`: ways between nodes can be cut
+        and slowed down; `hops`: those of the clients to the nodes."""
         self.paused: set[int] = set()
         self.down: set[int] = set()
-        self.crashes: list[str] = []
+        self.disk: SmallDisk | None = None
+        self.small_disk = small_disk
         self.keep = True
         """Whether what lies on a small disk is kept at the end."""
-        self.disk: SmallDisk | None = None
+        self.proxy: Proxy | None = None
+        self._recorder = recorder
         self._directory = directory / "cluster"
-        self._small_disk = small_disk
-        self._starting: dict[int, threading.Thread] = {}
+        self._has_hops = hops
         self._lock = threading.RLock()  # the nemesis strikes while the run looks for crashes
-        self._cluster = sapwood.Cluster(nodes, data_dir=self._directory)
+        self._drained: set[int] = set()
+        self._bad_links: list[Callable[[], None]] = []
+        linked = nodes > 1 and (linked or hops)  # nodes must not come to each other through hops
+        self._cluster = _Cluster(nodes, data_dir=self._directory, proxied=linked)
+        self._first_nodes = range(nodes)
 
     def __enter__(self) -> "Target":
-        if self._small_disk is not None:
-            self.disk = SmallDisk(self.files(self._small_disk), SMALL_DISK_MIB)
         try:
+            if self.small_disk is not None:
+                for node in self._first_nodes:  # a directory alone would count as the only node
+                    self.files(node).mkdir(parents=True)
+                self.disk = SmallDisk(self.files(self.small_disk), SMALL_DISK_MIB)
+            if self._has_hops:
+                self.proxy = Proxy()
+                opened = self.proxy.open(str(node) for node in self._first_nodes)
+                self._cluster.hops = {int(node): address for node, address in opened.items()}
             self._cluster.start()
+            if self.proxy is not None:
+                nodes = self._first_nodes
+                self.proxy.lead({str(node): self._cluster.address(node) for node in nodes})
         except BaseException:
-            self._release_disk()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        for node in list(self.paused):
-            self.resume(node)
-        self._join()
         self._cluster.close()
-        self._release_disk()
-
-    def _release_disk(self) -> None:
+        if self.proxy is not None:
+            self.proxy.close()
         if self.disk is not None:
             disk, self.disk = self.disk, None
             disk.close(keep=self.keep)
 
-    # What it is
+    # What it is like
 
     @property
-    def bootstrap(self) -> str:
-        return self._cluster.bootstrap
-
-    @property
-    def small_disk(self) -> int | None:
-        """The node whose disk can be filled."""
-        return self._small_disk
+    def nodes(self) -> list[int]:
+        return self._cluster.nodes
 
     @property
     def up(self) -> list[int]:
-        away = self.paused | self.down | self._starting.keys()
-        return [node for node in self.nodes if node not in away]
+        return [node for node in self.nodes if node not in self.paused | self.down]
+
+    @property
+    def bootstrap(self) -> str:
+        """For clients: over the hops, if there are any."""
+        return ",".join(self._cluster.hops.values()) or self._cluster.bootstrap
 
     def address(self, node: int) -> str:
-        return self.bootstrap.split(",")[node]
+        """The node's own."""
+        return self._cluster.address(node)
 
     def files(self, node: int) -> Path:
         return self._directory / f"node-{node}"
-
-    def status(self, node: int) -> Any:
-        with Direct(self.address(node)) as direct:
-            return direct.status()
 
     def leader(self, topic: str, partition: int) -> int:
         """Who leads it by what a living node says; -1 if nobody knows."""
@@ -102,36 +139,44 @@ class Target:
     def controller(self) -> int:
         for node in self.up:
             try:
-                return int(self.status(node).controller)
-            except NoAnswer:
+                return int(self._cluster.status(node).controller)
+            except NodeAway:
                 continue
         return -1
 
-    def complaints(self) -> list[str]:
-        """What keeps the cluster from being whole, as its nodes tell; empty if it is."""
+    def offline(self) -> list[str]:
+        """Partitions that a node refuses to serve, with its reason."""
         found = []
-        for node in self.nodes:
-            if node not in self.up:
-                found.append(f"node {node} isn't running")
-                continue
+        for node in self.up:
             try:
-                status = self.status(node)
-            except NoAnswer as error:
-                found.append(f"node {node}: {error}")
+                status = self._cluster.status(node)
+            except NodeAway:
                 continue
             found += [
-                f"node {node}: {it.topic}-{it.partition} is offline: {it.reason}"
+                f"{it.topic}-{it.partition} at node {node}: {it.reason}"
                 for it in status.offline_partitions
             ]
-            if len(self.nodes) > 1 and not status.healthy:
-                found.append(
-                    f"node {node}: {status.under_replicated} under-replicated, "
-                    f"{status.offline} offline, {status.leaderless} without a leader, "
-                    f"{status.reassigning} being moved"
-                )
         return found
 
-    # What is done to it
+    def await_health(self, patience_s: float) -> None:
+        """A lone node is well if it answers: what it lost nobody can give back."""
+        if len(self.nodes) > 1:
+            try:
+                self._cluster.wait_healthy(patience_s)
+            except Unhealthy as error:
+                raise Unhealed(str(error)) from error
+            return
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                self._cluster.status(0)
+                return
+            except NodeAway as error:
+                if time.monotonic() > deadline:
+                    raise Unhealed(f"after {patience_s} s: {error}") from error
+            time.sleep(EVERY_S)
+
+    # What is done to its processes
 
     def kill(self, node: int) -> None:
         with self._lock:
@@ -139,8 +184,10 @@ class Target:
             self._went_down(node)
 
     def stop(self, node: int) -> None:
+        """SIGTERM."""
         with self._lock:
-            self._cluster.stop(node)
+            if self._cluster.stop(node) == -signal.SIGKILL:
+                self.complain(f"node {node}", f"didn't stop within {STOP_TIMEOUT_S} s")
             self._went_down(node)
 
     def interrupt(self, node: int) -> None:
@@ -155,77 +202,115 @@ class Target:
 
     def pause(self, node: int) -> None:
         with self._lock:
-            os.kill(self._cluster.pid(node), signal.SIGSTOP)
+            self._cluster.pause(node)
             self.paused.add(node)
 
     def resume(self, node: int) -> None:
         with self._lock:
             if node in self.paused:
-                os.kill(self._cluster.pid(node), signal.SIGCONT)
+                self._cluster.resume(node)
                 self.paused.discard(node)
 
     def start(self, node: int) -> None:
-        """Begin to; a node may need others to be ready, so nobody waits for it here."""
+        """Begin to: a node may need others to be ready, so nobody waits for it here."""
         with self._lock:
-            if node not in self.down:
-                return
-            thread = threading.Thread(target=self._start, args=(node,), daemon=True)
-            self._starting[node] = thread
-            self.down.discard(node)
-            thread.start()
+            if node in self.down:
+                self._cluster.restart(node, wait=False)
+                self.down.discard(node)
+
+    def wipe(self, node: int) -> None:
+        with self._lock:
+            self._cluster.wipe(node)
+            self._went_down(node)
+
+    def add(self) -> int:
+        return self._cluster.add_node()
+
+    def drain(self, node: int) -> bool:
+        """Whether the cluster has taken it on."""
+        done = self._order(lambda connection: connection.drain(node))
+        if done:
+            self._drained.add(node)
+        return done
+
+    def undrain(self, node: int) -> bool:
+        done = self._order(lambda connection: connection.undrain(node))
+        if done:
+            self._drained.discard(node)
+        return done
+
+    # What is done to its links
+
+    def cut(self, node: int, others: Iterable[int], direction: Direction) -> Callable[[], None]:
+        """Between a node and others; returns how to mend it."""
+        there = list(others)
+        return self._spoil(lambda: self._cluster.partition(node, there, direction))
+
+    def slow(self, node: int, others: Iterable[int], delay_ms: float) -> Callable[[], None]:
+        there = list(others)
+        return self._spoil(lambda: self._cluster.delay(node, there, delay_ms))
+
+    # What helps it
 
     def heal(self) -> None:
-        """Everybody runs again."""
+        """Everybody runs again, reaches everybody and has room."""
         if self.disk is not None:
             self.disk.free()
+        if self.proxy is not None:
+            self.proxy.heal(str(node) for node in self._first_nodes)
+        if self._bad_links:
+            self._bad_links.clear()
+            self._cluster.heal()
         for node in list(self.paused):
             self.resume(node)
         for node in list(self.down):
             self.start(node)
-        self._join()
+        deadline = time.monotonic() + DRAIN_PATIENCE_S
+        while self._drained and time.monotonic() < deadline:
+            for node in list(self._drained):
+                self.undrain(node)
 
-    def await_health(self, patience_s: float, *, excused: bool = False) -> None:
-        """`excused`: partitions that stay offline are no reason to wait."""
-        deadline = time.monotonic() + patience_s
-        while True:
-            complaints = self.complaints()
-            if excused:
-                complaints = [it for it in complaints if "is offline" not in it]
-            if not complaints:
-                return
-            if time.monotonic() > deadline:
-                raise Unhealed(f"after {patience_s} s: {'; '.join(complaints)}")
-            time.sleep(EVERY_S)
-
-    def notice_crashes(self, recorder: Recorder) -> None:
+    def notice_crashes(self) -> None:
         """A node that ended by itself is a bug, whatever was done to it; it is started again."""
         with self._lock:
             for node in self.up:
                 process = psutil.Process(self._cluster.pid(node))
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    continue
-                words = self._cluster.log(node).splitlines()[-LAST_LINES:]
-                text = f"ended by itself: {' / '.join(words)}"
-                self.crashes.append(f"node {node} {text}")
-                recorder.add(
-                    Trouble(client=f"node {node}", at=recorder.now(), error=text, fatal=True)
-                )
-                self.kill(node)
-                self.start(node)
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    words = self._cluster.log(node).splitlines()[-LAST_LINES:]
+                    self.complain(f"node {node}", f"ended by itself: {' / '.join(words)}")
+                    self.kill(node)
+                    self.start(node)
+
+    def complain(self, who: str, text: str) -> None:
+        at = self._recorder.now()
+        self._recorder.add(Trouble(client=who, at=at, error=text, fatal=True))
 
     def _went_down(self, node: int) -> None:
         self.paused.discard(node)
         self.down.add(node)
 
-    def _start(self, node: int) -> None:
-        try:
-            self._cluster.restart(node)
-        except Exception as error:
-            self.crashes.append(f"node {node}: {error}")
-            self.down.add(node)
-        finally:
-            del self._starting[node]
+    def _spoil(self, spoil: Callable[[], None]) -> Callable[[], None]:
+        def mend() -> None:
+            with self._lock:
+                if spoil not in self._bad_links:  # healed meanwhile
+                    return
+                self._bad_links.remove(spoil)
+                self._cluster.heal()
+                for other in self._bad_links:
+                    other()
 
-    def _join(self) -> None:
-        for thread in list(self._starting.values()):
-            thread.join()
+        with self._lock:
+            self._bad_links.append(spoil)
+            spoil()
+        return mend
+
+    def _order(self, command: Callable[[NodeConnection], None]) -> bool:
+        words = secret.read(self._cluster.layout.secret_file)
+        for node in self.up:
+            try:
+                with NodeConnection(self.address(node), words) as connection:
+                    command(connection)
+                return True
+            except (NodeAway, KafkaError):
+                continue
+        return False

@@ -2,7 +2,8 @@ import random
 
 import pytest
 
-from chaos.nemesis import KINDS, plan, usual
+from chaos.faults import KINDS, usual
+from chaos.nemesis import plan
 
 
 @pytest.mark.parametrize("seed", range(20))

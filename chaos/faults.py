@@ -1,0 +1,214 @@
+"""The faults: each begins, says whom it hit, and knows how it ends."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from chaos.disk import flip
+from chaos.proxy import Direction
+from chaos.target import Target
+
+DIRECTIONS: tuple[Direction, ...] = ("both", "forth", "back")
+MOST_NODES = 5
+
+
+@dataclass(slots=True)
+class Struck:
+    """A fault that has begun: whom it hit, and how it ends."""
+
+    nodes: list[int]
+    end: Callable[[], None] = lambda: None
+    about: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`begin` returns None if there is nobody to hit."""
+
+    begin: Callable[["Strike"], Struck | None]
+    hold_s: tuple[float, float]
+    least_nodes: int = 1
+    harms_disk: bool = False
+    """Destroys a copy: only one at a time, and only while all others are whole."""
+    needs: Literal["", "small disk", "links", "hops"] = ""
+
+
+class Strike:
+    """What a fault needs to begin."""
+
+    def __init__(
+        self, target: Target, aim: str, seed: int, partitions: Sequence[tuple[str, int]]
+    ) -> None:
+        """`aim`: whom to hit; the leader of some partition, the controller, or any."""
+        self.target = target
+        self.chance = random.Random(seed)
+        self._aim = aim
+        self._partitions = partitions
+
+    def victim(self) -> int | None:
+        up = self.target.up
+        wanted = -1
+        if self._aim == "leader":
+            wanted = self.target.leader(*self.chance.choice(self._partitions))
+        elif self._aim == "controller":
+            wanted = self.target.controller()
+        by_chance = self.chance.choice(up) if up else None
+        return wanted if wanted in up else by_chance
+
+
+def _stopping(how: Callable[[Target, int], None]) -> Callable[[Strike], Struck | None]:
+    def begin(strike: Strike) -> Struck | None:
+        node = strike.victim()
+        if node is None:
+            return None
+        how(strike.target, node)
+        return Struck([node], lambda: strike.target.start(node))
+
+    return begin
+
+
+def _pause(strike: Strike) -> Struck | None:
+    node = strike.victim()
+    if node is None:
+        return None
+    strike.target.pause(node)
+    return Struck([node], lambda: strike.target.resume(node))
+
+
+def _power(strike: Strike) -> Struck | None:
+    """All at once, and all back at once."""
+    target = strike.target
+    nodes = sorted({*target.up, *target.paused})
+    for node in nodes:
+        target.kill(node)
+
+    def back() -> None:
+        for node in nodes:
+            target.start(node)
+
+    return Struck(nodes, back)
+
+
+def _flip(strike: Strike) -> Struck | None:
+    """A byte changes while the node is down; it was stopped in good order, so all is durable."""
+    struck = _stopping(Target.stop)(strike)
+    if struck is not None:
+        flipped = flip(strike.target.files(struck.nodes[0]), strike.chance)
+        struck.about = flipped._asdict() if flipped else None
+    return struck
+
+
+def _flip_running(strike: Strike) -> Struck | None:
+    node = strike.victim()
+    if node is None:
+        return None
+    flipped = flip(strike.target.files(node), strike.chance)
+    return Struck([node], about=flipped._asdict()) if flipped else None
+
+
+def _fill(strike: Strike) -> Struck | None:
+    disk, node = strike.target.disk, strike.target.small_disk
+    if disk is None or node is None:
+        return None
+    disk.fill()
+    return Struck([node], disk.free)
+
+
+def _cut(strike: Strike) -> Struck | None:
+    """A node and another, or all others, in both directions or in one."""
+    node = strike.victim()
+    if node is None:
+        return None
+    others = [other for other in strike.target.nodes if other != node]
+    if strike.chance.random() < 0.3:
+        others = [strike.chance.choice(others)]
+    direction = strike.chance.choice(DIRECTIONS)
+    mend = strike.target.cut(node, others, direction)
+    return Struck([node], mend, {"from": others, "direction": direction})
+
+
+def _slow(strike: Strike) -> Struck | None:
+    node = strike.victim()
+    if node is None:
+        return None
+    others = [other for other in strike.target.nodes if other != node]
+    delay_ms = strike.chance.choice((20, 100, 500, 2000))
+    mend = strike.target.slow(node, others, delay_ms)
+    return Struck([node], mend, {"delay_ms": delay_ms})
+
+
+def _spoil_hops(strike: Strike) -> Struck | None:
+    """Clients lose their way to a node, or the answers on the way back; the cluster is well."""
+    node, proxy = strike.victim(), strike.target.proxy
+    if node is None or proxy is None:
+        return None
+    hops = [str(node)]
+    how = strike.chance.choice(("cut", "cut", "slow", "narrow", "reset"))
+    about: dict[str, Any] = {"how": how}
+    if how == "cut":
+        about["direction"] = strike.chance.choice(DIRECTIONS)
+        proxy.cut(hops, about["direction"])
+    elif how == "slow":
+        about["delay_ms"] = strike.chance.choice((50, 500))
+        proxy.slow(hops, about["delay_ms"])
+    elif how == "narrow":
+        about["bytes_per_s"] = strike.chance.choice((10_000, 100_000))
+        proxy.narrow(hops, about["bytes_per_s"])
+    else:
+        proxy.reset(hops)
+
+    def mend() -> None:
+        if about.get("direction") == "back":
+            proxy.reset(hops)  # answers that are lost for good, not only late
+        proxy.heal(hops)
+
+    return Struck([node], mend, about)
+
+
+def _add(strike: Strike) -> Struck | None:
+    if len(strike.target.nodes) >= MOST_NODES or len(strike.target.up) < len(strike.target.nodes):
+        return None
+    return Struck([strike.target.add()])
+
+
+def _drain(strike: Strike) -> Struck | None:
+    """With one node fewer to lie on, partitions move; at the end it may have its share again."""
+    node = strike.victim()
+    if node is None or not strike.target.drain(node):
+        return None
+
+    def undrain() -> None:
+        strike.target.undrain(node)  # if nobody takes it now, healing does it
+
+    return Struck([node], undrain)
+
+
+KINDS: dict[str, Kind] = {
+    "kill": Kind(_stopping(Target.kill), (0.05, 8)),
+    "pause": Kind(_pause, (1, 60)),
+    "terminate": Kind(_stopping(Target.stop), (0.05, 4)),
+    "interrupt": Kind(_stopping(Target.interrupt), (0.05, 4)),
+    "power": Kind(_power, (0.05, 3)),
+    "wipe": Kind(_stopping(Target.wipe), (0.05, 2), least_nodes=3, harms_disk=True),
+    "flip": Kind(_flip, (0.05, 2), harms_disk=True),
+    "flip-running": Kind(_flip_running, (1, 2), harms_disk=True),
+    "cut": Kind(_cut, (0.5, 20), least_nodes=3, needs="links"),
+    "slow": Kind(_slow, (1, 15), least_nodes=3, needs="links"),
+    "clients": Kind(_spoil_hops, (0.2, 15), needs="hops"),
+    "add": Kind(_add, (1, 2), least_nodes=3),
+    "drain": Kind(_drain, (5, 20), least_nodes=3),
+    "fill": Kind(_fill, (4, 15), needs="small disk"),
+}
+# A node trusts what it has written or checked itself since it started, so this one isn't noticed
+# before the next start: it is there to be asked for.
+UNUSUAL = {"flip-running"}
+
+
+def usual(nodes: int) -> list[str]:
+    """The faults that a cluster of this size has to bear without losing anything."""
+    return [
+        name
+        for name, kind in KINDS.items()
+        if nodes >= kind.least_nodes and name not in UNUSUAL and (nodes > 1 or not kind.harms_disk)
+    ]
