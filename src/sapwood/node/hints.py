@@ -1,0 +1,59 @@
+"""Where the other nodes are now, should all of them have moved while this one was away.
+
+A node knows the others' addresses from the metadata, and newer ones from whoever leads that. If
+everybody has moved nobody finds anybody, unless somebody says where to look: `join` does.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+
+from sapwood.node.config import parse_address
+from sapwood.replica.peers import Peers, PeerUnreachable
+from sapwood.wire.apis import Api
+from sapwood.wire.codec import Struct
+
+logger = logging.getLogger("sapwood.node")
+
+ANSWER_TIMEOUT_S = 5.0
+PAUSE_S = 0.25
+# Afterwards the others will have found this node, or there is nobody to find.
+PATIENCE_S = 60.0
+
+
+async def follow(
+    addresses: Iterable[str],
+    node_id: int,
+    secret: bytes,
+    learn: Callable[[int, str, int], None],
+    *,
+    entropy: Callable[[int], bytes] = os.urandom,
+) -> None:
+    """Ask at each address, until it answers, which node is there; and pass that on."""
+    peers = Peers(node_id, secret, lambda _: None, entropy=entropy)
+    try:
+        await asyncio.gather(*(_follow(peers, address, node_id, learn) for address in addresses))
+    finally:
+        await peers.close()
+
+
+async def _follow(
+    peers: Peers, address: str, node_id: int, learn: Callable[[int, str, int], None]
+) -> None:
+    host, port = parse_address(address)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE_S
+    while loop.time() < deadline:
+        try:
+            # On a proved connection: a stranger must not send us to where it likes.
+            answer = await peers.request_at(
+                host, port, Api.NODE_STATUS, Struct(), timeout_s=ANSWER_TIMEOUT_S
+            )
+        except PeerUnreachable as error:
+            logger.debug("nobody there yet: %s", error)
+            await asyncio.sleep(PAUSE_S)
+            continue
+        if answer.node_id != node_id:
+            learn(answer.node_id, host, port)
+        return

@@ -1,0 +1,81 @@
+"""Addresses that may lead to other nodes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sapwood.node.hints import follow
+from sapwood.node.layout import free_port
+from sapwood.server import Listener, Request, Server
+from sapwood.wire.apis import Api
+from sapwood.wire.codec import Buffer, Struct
+from sapwood.wire.frames import encode_response_frame
+
+SECRET = bytes(range(32))
+
+
+@asynccontextmanager
+async def node(node_id: int, port: int, secret: bytes = SECRET) -> AsyncIterator[None]:
+    """A node that says who it is."""
+
+    def handle(request: Request) -> list[Buffer]:
+        answer = Struct(
+            node_id=node_id,
+            kind="core",
+            pid=1,
+            version="1",
+            listeners=[],
+            metrics=[],
+            offline_partitions=[],
+        )
+        return encode_response_frame(Api.NODE_STATUS, 0, request.header.correlation_id, answer)
+
+    server = Server(handle, [Listener("kafka", "127.0.0.1", port)], secret=secret, node_id=node_id)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close(0)
+
+
+def test_whoever_answers_at_a_hint_is_learnt_of_also_if_it_comes_later() -> None:
+    early, late, own = free_port(), free_port(), free_port()
+    learnt: dict[int, tuple[str, int]] = {}
+    first = asyncio.Event()
+
+    def learn(node_id: int, host: str, port: int) -> None:
+        learnt[node_id] = (host, port)
+        first.set()
+
+    async def test() -> None:
+        hints = [f"127.0.0.1:{port}" for port in (late, early, own)]
+        async with node(1, early), node(0, own):
+            following = asyncio.ensure_future(follow(hints, 0, SECRET, learn))
+            await first.wait()
+            assert learnt == {1: ("127.0.0.1", early)}
+            async with node(2, late):
+                await following
+        assert learnt == {1: ("127.0.0.1", early), 2: ("127.0.0.1", late)}
+
+    asyncio.run(test())
+
+
+def test_a_stranger_is_not_learnt_of() -> None:
+    strange, known = free_port(), free_port()
+    learnt: list[int] = []
+
+    async def test() -> None:
+        done = asyncio.Event()
+
+        def learn(node_id: int, host: str, port: int) -> None:
+            learnt.append(node_id)
+            done.set()
+
+        async with node(1, strange, secret=bytes(32)), node(2, known):
+            hints = [f"127.0.0.1:{port}" for port in (strange, known)]
+            following = asyncio.ensure_future(follow(hints, 0, SECRET, learn))
+            await done.wait()
+            following.cancel()
+
+    asyncio.run(test())
+    assert learnt == [2]
