@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from sapwood.disk import Disk
@@ -85,3 +86,19 @@ def read_all(log: Log, *, limit: int | None = None, max_bytes: int = 1000) -> li
 
 def offsets(log: Log) -> list[int]:
     return [it.offset for it in read_all(log)]
+
+
+def fetched(leader: Log, follower: Log, max_bytes: int = 500) -> int:
+    """Until nothing is left; returns how many fetches it took."""
+    for number in itertools.count():
+        pieces = leader.read_replica(*follower.position, max_bytes)
+        if not pieces:
+            return number
+        before = follower.position
+        follower.append_entries(b"".join(pieces), 0)
+        assert follower.position > before
+    return 0
+
+
+def starts(log: Log) -> list[tuple[int, int]]:
+    return log._files.ledger.epochs.starts

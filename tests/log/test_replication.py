@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 import pytest
 
 from sapwood.log import BadEntry, CorruptLog, Log, LogConfig, OffsetOutOfRange
 from sapwood.log.entry import HEADERS_SIZE, encode_markers
 from tests.disk.faulty import FaultyDisk
-from tests.log.batches import DIRECTORY, opened, put, read_all, record
+from tests.log.batches import DIRECTORY, fetched, opened, put, read_all, record, starts
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
-
-
-def fetched(leader: Log, follower: Log, max_bytes: int = 500) -> int:
-    """Until nothing is left; returns how many fetches it took."""
-    for number in itertools.count():
-        pieces = leader.read_replica(*follower.position, max_bytes)
-        if not pieces:
-            return number
-        before = follower.position
-        follower.append_entries(b"".join(pieces), 0)
-        assert follower.position > before
-    return 0
-
-
-def starts(log: Log) -> list[tuple[int, int]]:
-    return log._ledger.epochs.starts
 
 
 def led(disk: FaultyDisk, config: LogConfig = SMALL) -> Log:

@@ -14,6 +14,7 @@ from sapwood.log.clock import HybridClock
 from sapwood.log.config import LogConfig
 from sapwood.log.entry import BadEntry
 from sapwood.log.errors import (
+    BadSnapshot,
     CompactionFailed,
     CorruptLog,
     EpochsNotAscending,
@@ -22,11 +23,14 @@ from sapwood.log.errors import (
     OffsetOutOfRange,
     OffsetsNotAscending,
 )
+from sapwood.log.ledger import VOTERS_KEY
 from sapwood.log.log import Log
 from sapwood.log.producers import ProducerTable, SeenBatch
 
 __all__ = [
+    "VOTERS_KEY",
     "BadEntry",
+    "BadSnapshot",
     "CompactionFailed",
     "CorruptLog",
     "EpochsNotAscending",

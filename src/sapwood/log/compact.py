@@ -162,6 +162,8 @@ class Compactor:
         self.swapping = False
         """While this holds no segment may be removed."""
         self.closed = False
+        self._moved = False
+        self._marks_before: Marks = ()
 
     async def compact(
         self, config: LogConfig, now_ms: int, limit_offset: int, run: Runner
@@ -177,7 +179,9 @@ class Compactor:
             if self._in_doubt:
                 await self._state.change(swap=None)
                 self._in_doubt = False
-            cleaned = await run(work)
+            cleaned = await self._cleaned(work, run)
+            if cleaned is None or sources_of(self._segments, work) is None:
+                return None
             marks = marked(self._state.state.cleaned, config, cleaned.clean_offset, now_ms)
             if cleaned.changed:
                 return await self._swap(work, cleaned, marks, config.index_interval_bytes)
@@ -187,6 +191,26 @@ class Compactor:
             self._running = self.swapping = False
             if not self._in_doubt and not self.closed:
                 _remove(self._disk, self._directory, CLEANED_SUFFIX)
+
+    async def _cleaned(self, work: CompactionPlan, run: Runner) -> Cleaned | None:
+        try:
+            return await run(work)
+        except (CorruptLog, OSError):
+            if sources_of(self._segments, work) is None:
+                return None  # they were cut while they were read
+            raise
+
+    def settle(self) -> None:
+        """End a swap that is under way, one way or the other, before segments are cut. Blocking."""
+        swap = self._state.state.swap
+        if swap is None:
+            return
+        if self._moved:
+            self._disk.sync_dir(self._directory)
+            self._state.change_now(swap=None)
+        else:
+            self._state.change_now(swap=None, cleaned=self._marks_before)
+        self._in_doubt = self.swapping = False
 
     async def _swap(
         self, work: CompactionPlan, cleaned: Cleaned, marks: Marks, interval: int
@@ -200,7 +224,9 @@ class Compactor:
             tuple(it.base_offset for it in old), tuple(base for base, _ in cleaned.segments)
         )
         self.swapping = self._in_doubt = True
+        self._moved = False
         before = self._state.state
+        self._marks_before = before.cleaned
         try:
             await self._state.change(
                 first=secure,
@@ -209,14 +235,16 @@ class Compactor:
                 swap=swap,
             )
         except (OSError, asyncio.CancelledError):
-            self._state.take_back(swap=None, cleaned=before.cleaned)
+            if self._state.state.swap is swap:
+                self._state.take_back(swap=None, cleaned=before.cleaned)
             raise
-        if self._is_closed():
-            return None  # recovery will finish it
+        if self._is_closed() or self._state.state.swap is not swap:
+            return None  # recovery will finish it, or it was taken back
         try:
             move_files(self._disk, self._directory, swap)
         except OSError as error:
             raise LogFailed(f"segments were swapped by half: {error}") from error
+        self._moved = True
         new = []
         for base, summary in cleaned.segments:
             segment = Segment(self._disk, self._cache, self._directory, base, interval)
@@ -225,7 +253,9 @@ class Compactor:
         self._segments.swap(old, new)
         for segment in old:
             segment.release()
-        await self._state.change(first=self._finish_files, swap=None)
+        # Not in one: whatever else changes the state meanwhile must not say that it is done.
+        await self._disk.offload(self._finish_files)
+        await self._state.change(swap=None)
         self._in_doubt = False
         return sum(it.size for it in old) - sum(it.size for it in new)
 

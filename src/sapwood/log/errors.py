@@ -32,6 +32,10 @@ class EpochsNotAscending(ValueError):
     """A batch or a marker of an older epoch than the log's last was to be appended."""
 
 
+class BadSnapshot(ValueError):
+    """These bytes are not a log's snapshot."""
+
+
 class LogFailed(OSError):
     """A sync of this log failed, so nobody knows what is on disk: it stays out of service."""
 

@@ -54,6 +54,14 @@ class Ledger:
             self.voters.append((record.offset, record.value))
             del self.voters[:-KEPT_VOTERS]
 
+    def as_of(self, offset: int) -> Ledger:
+        """The ledger of a log that ends at `offset`, where this one starts."""
+        voters = [it for it in self.voters if it[0] < offset]
+        if not voters and len(self.voters) == KEPT_VOTERS and offset > 0:
+            # The ones before are forgotten, but of so many all except the last are committed.
+            voters = [(offset - 1, self.voters[0][1])]
+        return Ledger(self.producers.as_of(offset), self.epochs.up_to(offset), voters)
+
     def cut_voters(self, offset: int) -> None:
         """Forget what was said from `offset` on."""
         self.voters = [it for it in self.voters if it[0] < offset]

@@ -7,11 +7,10 @@ Single-threaded, on the event loop. Appends and reads go to the page cache and r
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable
 
 from sapwood.disk import Buffer, Disk
-from sapwood.log import lookup, recovery, retention
+from sapwood.log import lookup, recovery, retention, rewind
 from sapwood.log.cache import SegmentCache
 from sapwood.log.compact import Compactor, Runner, run_in_helper
 from sapwood.log.config import LogConfig
@@ -30,12 +29,11 @@ from sapwood.log.errors import (
     OffsetOutOfRange,
     OffsetsNotAscending,
 )
+from sapwood.log.front import Front, ignore
 from sapwood.log.producers import ProducerTable
 from sapwood.log.recovery import Recovered
 from sapwood.log.segment import MAX_RELATIVE_OFFSET, Segment
-from sapwood.log.segments import SegmentList
 from sapwood.log.snapshot import Snapshot, SnapshotWriter
-from sapwood.log.state import Start
 from sapwood.log.syncing import LogSync, Position
 from sapwood.wire.batch import CONTROL, BatchHeader, read_header
 from sapwood.wire.records import encode_batch
@@ -48,12 +46,11 @@ class Log:
         self.directory = directory
         self.config = config
         """May be replaced at any time."""
-        self.start_offset = found.state.state.start_offset
         self._disk = disk
         self._cache = cache
-        self._ledger = found.ledger
-        self._state = found.state
-        self._segments = SegmentList(found.segments)
+        self._files = found.files
+        self._state = found.files.state
+        self._segments = found.files.segments
         self._snapshots = SnapshotWriter(disk, directory)
         self._sync = LogSync(disk, directory, found.durable, found.unsynced, self._snapshots.write)
         self._closed = False
@@ -62,6 +59,7 @@ class Log:
         self._compactor = Compactor(
             disk, directory, cache, self._segments, self._state, self._secure_snapshot
         )
+        self._front = Front(self._files, self._snapshots, self._sync, self._compactor)
 
     @classmethod
     def open(
@@ -90,13 +88,17 @@ class Log:
         return log
 
     @property
+    def start_offset(self) -> int:
+        return self._files.start_offset
+
+    @property
     def end_offset(self) -> int:
         return self._segments.active.end_offset
 
     @property
     def position(self) -> Position:
         """(last epoch, end offset): of two logs in one group the larger one has more."""
-        return self._ledger.epochs.last, self._segments.active.end_offset
+        return self._files.ledger.epochs.last, self._segments.active.end_offset
 
     @property
     def durable_end(self) -> int:
@@ -124,16 +126,16 @@ class Log:
     @property
     def last_epoch(self) -> int:
         """The newest leader epoch in the log, -1 if there is none."""
-        return self._ledger.epochs.last
+        return self._files.ledger.epochs.last
 
     @property
     def producers(self) -> ProducerTable:
-        return self._ledger.producers
+        return self._files.ledger.producers
 
     @property
     def voters(self) -> list[tuple[int, bytes]]:
         """(offset, value) of the last control records that said who votes, oldest first."""
-        return list(self._ledger.voters)
+        return list(self._files.ledger.voters)
 
     @property
     def last_hlc(self) -> int:
@@ -150,7 +152,7 @@ class Log:
             raise OffsetsNotAscending(
                 f"batch at {header.base_offset} in a log that ends at {active.end_offset}"
             )
-        ledger = self._ledger
+        ledger = self._files.ledger
         if 0 <= header.leader_epoch < ledger.epochs.last:
             raise EpochsNotAscending(
                 f"batch of epoch {header.leader_epoch} in a log of epoch {ledger.epochs.last}"
@@ -194,7 +196,7 @@ class Log:
         view = memoryview(data)
         run: list[Entry] = []
         try:
-            for entry in arriving(view, self.end_offset, self._ledger.epochs):
+            for entry in arriving(view, self.end_offset, self._files.ledger.epochs):
                 if run and (entry.position != run[-1].end or self._is_full(entry, run[0].position)):
                     self._append_run(view, run, now_ms)
                     run = []
@@ -213,10 +215,10 @@ class Log:
         self._changed = True
         self._segments.active.append_entries(data, run, now_ms, self._room)
         for entry in run:
-            self._ledger.note(entry.header, now_ms)
+            self._files.ledger.note(entry.header, now_ms)
             if entry.header.is_control:
                 batch = data[entry.position + HEADER_SIZE : entry.end]
-                self._ledger.note_control(entry.header, batch)
+                self._files.ledger.note_control(entry.header, batch)
         if self._snapshots.appended(run[-1].end - run[0].position, len(run)):
             self._take_snapshot()
 
@@ -265,7 +267,7 @@ class Log:
         new = Segment(self._disk, self._cache, self.directory, old.end_offset, interval)
         new.begin()
         try:
-            epochs = self._ledger.epochs.starting_at(old.end_offset, -1)
+            epochs = self._files.ledger.epochs.starting_at(old.end_offset, -1)
             if epochs:
                 data, entries = encode_markers(epochs, old.end_offset, old.max_hlc)
                 new.append_entries(data, entries, 0, self._room)
@@ -314,16 +316,18 @@ class Log:
         """Entries as they are stored, markers included, for a replica that ends at a position.
 
         Up to the log's end, whether committed or not; checked like those of `read`. The pieces
-        joined are what `append_entries` takes.
+        joined are what `append_entries` takes. OffsetOutOfRange: the replica needs a `snapshot`.
+        That of a log whose start lies within a batch may be of a lower offset than its start.
         """
-        if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
+        start = self.start_offset
+        if offset > self.end_offset or (offset < start and offset < self._first_base()):
+            raise OffsetOutOfRange(offset, start, self.end_offset)
         if max_bytes <= 0 and not at_least_one:
             return []
         pieces = []
-        if epoch < self._ledger.epochs.last:
+        if epoch < self._files.ledger.epochs.last:
             # Made anew: they may lie in a segment that was deleted.
-            markers = self._ledger.epochs.starting_at(offset, epoch)
+            markers = self._files.ledger.epochs.starting_at(offset, epoch)
             fitting = max(max_bytes // HEADERS_SIZE, at_least_one)
             if markers and fitting:
                 pieces.append(encode_markers(markers[:fitting], offset, self.last_hlc)[0])
@@ -338,6 +342,15 @@ class Log:
                     pieces.append(found)
                 break
         return pieces
+
+    def _first_base(self) -> int:
+        """Where the batch begins that holds the log's start."""
+        start = self.start_offset
+        for segment in self._segments.from_offset(start):
+            for entry in segment.batches(segment.index.floor(start - segment.base_offset)):
+                if entry.header.last_offset >= start:
+                    return min(start, entry.header.base_offset)
+        return start
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after a time."""
@@ -357,7 +370,7 @@ class Log:
 
     def end_of_epoch(self, epoch: int) -> Position:
         """The largest epoch at or below `epoch`, and where it ends; (-1, -1) if there is none."""
-        return self._ledger.epochs.end_offset(epoch, self.end_offset)
+        return self._files.ledger.epochs.end_offset(epoch, self.end_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> Position:
         return self.end_of_epoch(epoch)
@@ -372,47 +385,40 @@ class Log:
         log that ends below it for damaged. A crash on the way leaves something in between.
         """
         self._check_usable()
-        epochs = self._ledger.epochs
+        epochs = self._files.ledger.epochs
         offset = min(offset, epochs.start_after(epoch, self.end_offset))
         if offset < self.start_offset:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
         if offset == self.end_offset and epoch >= epochs.last:
             return
+        self._rewind(lambda: rewind.truncate(self._files, epoch, offset, now_ms))
+
+    def snapshot(self) -> bytes:
+        """What a replica needs to begin where this log starts: with the whole batch there."""
+        offset = self._first_base()
+        return Snapshot(offset, 0, self._files.ledger.as_of(offset)).encode()
+
+    def reset(self, snapshot: bytes, now_ms: int) -> None:
+        """Give up everything and begin anew where another log's `snapshot` starts.
+
+        Blocking. A crash leaves the old log or the new one. For a durable end that is noted
+        elsewhere the same holds as with `truncate`. BadSnapshot changes nothing.
+        """
+        self._check_usable()
+        rewind.decide_reset(self._state, snapshot)
+        interval = self.config.index_interval_bytes
+        self._rewind(lambda: rewind.reset(self._files, interval, now_ms))
+
+    def _rewind(self, work: Callable[[], None]) -> None:
         self._changed = True
-        self._sync.synced_now(self._segments.active, self.position)
-        segment = next(self._segments.from_offset(offset))
-        position = segment.position_after(epoch, offset)
-        previous = self._segments.previous(segment)
-        state = self._state.state
-        # From here on a snapshot of what is cut doesn't count, even if a crash brings it back.
-        self._state.change_now(
-            durable_end=min(state.durable_end, offset),
-            timeline=state.timeline + 1,
-            cut_offset=offset,
-            cut_epoch=epoch,
-        )
-        self._snapshots.forget()
-        if previous is not None and segment.base_offset == offset:
-            # Markers at its end, of which this segment has the same: first those, so that what a
-            # crash leaves is never without one that is followed by another.
-            end = previous.position_after(epoch, offset)
-            if end < previous.size:
-                previous.trim(end)
-        for later in reversed(self._segments.remove_after(segment)):
-            later.release()
-            self._disk.remove(later.index_path)
-            self._disk.remove(later.path)
-        self._disk.sync_dir(self.directory)
-        segment.cut(position, now_ms)
-        state = self._state.state
-        kept = tuple(it for it in state.epochs if it[0] <= epoch)
-        said = tuple(it for it in state.voters if it[0] < offset)
-        if (kept, said) != (state.epochs, state.voters):
-            self._state.change_now(epochs=kept, voters=said)
-        self._ledger = recovery.replay(
-            self._disk, self.directory, list(self._segments), self._state.state, now_ms
-        )
-        self._ledger.cut_voters(self.end_offset)
+        try:
+            self._compactor.settle()
+            self._sync.synced_now(self._segments.active, self.position)
+            self._snapshots.forget()
+            work()
+        except OSError as error:
+            self._sync.fail(error)  # nobody knows how far it got
+            raise
         self._sync.restarted(self.position)
 
     def advance_start(self, offset: int) -> asyncio.Future[None]:
@@ -424,48 +430,12 @@ class Log:
         self._check_usable()
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
-        self.start_offset = offset
-        self._ledger.epochs.advance(offset)
+        self._files.start_offset = offset
+        self._files.ledger.epochs.advance(offset)
         if self._segments.holds_before(offset):
             # What is deleted can't be replayed any more.
             self._take_snapshot()
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def durable(synced: asyncio.Future[int]) -> None:
-            error = synced.exception()
-            if error is None and self._closed:
-                error = LogClosed(f"{self.directory} was closed")
-            if error is not None:
-                _settle(done, error)
-                return
-            self._snapshots.write(self.durable_position)
-            secure = self._snapshots.make_durable()
-            written = self._state.change(first=secure, **self._start())
-            written.add_done_callback(lambda it: self._start_written(offset, it, done))
-
-        # With flush=os the log itself may not be durable up to there: it must never be found to
-        # end before it starts.
-        self.sync().add_done_callback(durable)
-        return done
-
-    def _start_written(
-        self, offset: int, written: asyncio.Future[None], done: asyncio.Future[None]
-    ) -> None:
-        error = written.exception()
-        if error is None and not self._closed and not self._compactor.swapping:
-            gone = self._segments.remove_before(offset)
-            for segment in gone:
-                segment.release()
-            paths = [path for it in gone for path in (it.index_path, it.path)]
-            self._disk.offload(_remover(self._disk, paths)).add_done_callback(_ignore)
-        elif isinstance(error, OSError) and error.errno == errno.ENOSPC and not self._closed:
-            # Deleting needs a few bytes itself. What can be computed anew, of segments that are
-            # about to go, makes room for them; `retain` will try again.
-            self._segments.active.give_room_back()
-            for segment in self._segments.closed:
-                if segment.end_offset <= offset:
-                    self._disk.remove(segment.index_path)
-        _settle(done, error)
+        return self._front.store(offset, self.sync())
 
     def retain(self, now_ms: int, limit_offset: int) -> int:
         """Delete segments that are too old or too much, never beyond `limit_offset`.
@@ -480,7 +450,7 @@ class Log:
         if offset > before or self._segments.holds_before(before):
             if offset == self.end_offset and self._segments.active.has_offsets:
                 self._roll()
-            self.advance_start(offset).add_done_callback(_ignore)
+            self.advance_start(offset).add_done_callback(ignore)
         return offset - before
 
     async def compact(
@@ -512,15 +482,7 @@ class Log:
 
     def _take_snapshot(self) -> None:
         timeline = self._state.state.timeline
-        self._snapshots.take(Snapshot(self.end_offset, timeline, self._ledger))
-
-    def _start(self) -> Start:
-        """What segments that are deleted can't tell any more."""
-        return {
-            "start_offset": self.start_offset,
-            "epochs": self._ledger.epochs.up_to(self.start_offset),
-            "voters": tuple(it for it in self._ledger.voters if it[0] < self.start_offset),
-        }
+        self._snapshots.take(Snapshot(self.end_offset, timeline, self._files.ledger))
 
     def close(self) -> None:
         """Make everything durable and leave files that need no recovery. Blocking.
@@ -537,7 +499,7 @@ class Log:
                     self._take_snapshot()
                     self._snapshots.write(self.durable_position)
                 # After the log itself: its start must not lie beyond its durable end.
-                self._state.close(self._start())
+                self._state.close(self._files.start())
         finally:
             self.discard()
 
@@ -552,26 +514,3 @@ class Log:
             raise self._sync.failed
         if self._closed:
             raise LogClosed(f"{self.directory} was closed")
-
-
-def _remover(disk: Disk, paths: list[str]) -> Callable[[], None]:
-    def remove() -> None:
-        for path in paths:
-            disk.remove(path)
-
-    return remove
-
-
-def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
-
-
-def _ignore(future: asyncio.Future[None]) -> None:
-    """For what will be tried again anyway."""
-    if not future.cancelled():
-        future.exception()

@@ -139,6 +139,20 @@ class ProducerTable:
                 return
             del self._producers[producer_id]
 
+    def as_of(self, offset: int) -> ProducerTable:
+        """What the table was at `offset`, as far as that is still known: the batches from there on
+        make it this one again."""
+        table = ProducerTable(self._max_producers)
+        for producer_id, it in self._producers.items():
+            earlier = table._producers[producer_id] = _Producer(it.epoch, it.used_ms)
+            earlier.batches.extend(batch for batch in it.batches if batch.base_offset < offset)
+            if earlier.batches:
+                later = list(it.batches)[len(earlier.batches) :]
+                earlier.records = it.records - sum(map(_length, later))
+            # Else nobody knows how many there were. Too few is safe: to call something a
+            # duplicate that was never stored would lose it.
+        return table
+
     def encode(self) -> bytes:
         parts = [_COUNT.pack(len(self._producers))]
         for producer_id, it in self._producers.items():
@@ -162,3 +176,7 @@ class ProducerTable:
                 producer.batches.append(SeenBatch(*_BATCH.unpack_from(data, position)))
                 position += _BATCH.size
         return table
+
+
+def _length(batch: SeenBatch) -> int:
+    return (batch.last_sequence - batch.first_sequence) % _SEQUENCES + 1

@@ -15,7 +15,6 @@ import logging
 from dataclasses import dataclass
 
 from sapwood.disk import Disk, unfinished
-from sapwood.log import snapshot
 from sapwood.log.cache import SegmentCache
 from sapwood.log.cleaner import CLEANED_SUFFIX
 from sapwood.log.compact import DELETED_SUFFIX, move_files
@@ -23,8 +22,10 @@ from sapwood.log.config import LogConfig
 from sapwood.log.entry import HEADERS_SIZE, BadEntry, is_unwritten, parse, walk
 from sapwood.log.errors import CorruptLog
 from sapwood.log.index import BLOCK_ROWS, Index
-from sapwood.log.ledger import Ledger
+from sapwood.log.replay import LogFiles, replay
+from sapwood.log.rewind import finish_reset
 from sapwood.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
+from sapwood.log.segments import SegmentList
 from sapwood.log.state import LogState, StateFile
 from sapwood.log.syncing import Position
 
@@ -35,9 +36,7 @@ _LEFTOVERS = (CLEANED_SUFFIX, DELETED_SUFFIX)
 
 @dataclass(slots=True)
 class Recovered:
-    segments: list[Segment]
-    state: StateFile
-    ledger: Ledger
+    files: LogFiles
     durable: Position
     unsynced: list[Segment]
     """Closed segments that may not be durable yet."""
@@ -55,9 +54,13 @@ def recover(
 ) -> Recovered:
     disk.makedirs(directory)
     state = StateFile.load(disk, directory, disk.list(directory))
+    finish_reset(disk, directory, state)
     _finish_swap(disk, directory, state)
     bases = _segments_from_start(disk, directory, state)
     start_offset = state.state.start_offset
+    if state.state.cut_end < durable_end <= state.state.cut_offset:
+        # Noted before a truncation, which had to cut deeper than it was asked to.
+        durable_end = state.state.cut_end
     durable_end = max(durable_end, state.state.durable_end, start_offset)
     if not bases or bases[0] > max(start_offset, state.state.cleaned_end):
         if durable_end > start_offset:
@@ -80,7 +83,10 @@ def recover(
         # A marker at the durable end itself may have come after the sync.
         stored = [epoch for epoch, _ in state.state.epochs]
         durable = (max(ledger.epochs.before(durable_end), *stored, -1), durable_end)
-    return Recovered(segments, state, ledger, durable, unsynced)
+    files = LogFiles(
+        disk, directory, cache, state, SegmentList(segments), ledger, state.state.start_offset
+    )
+    return Recovered(files, durable, unsynced)
 
 
 def _open_segments(
@@ -106,32 +112,6 @@ def _open_segments(
     if last.index.unsaved >= BLOCK_ROWS:
         last.save_index()
     return kept[:-1]
-
-
-def replay(
-    disk: Disk, directory: str, segments: list[Segment], state: LogState, now_ms: int
-) -> Ledger:
-    """The newest snapshot, what the state knows of deleted segments, and the entries behind."""
-    found = snapshot.newest(disk, directory, segments[-1].end_offset, state)
-    ledger, position = Ledger(voters=state.voters), (-1, 0)
-    # Between an old snapshot and a log whose front was deleted batches are missing: to expect a
-    # producer where it was then would refuse what it sends now.
-    if found is not None and found.offset >= segments[0].base_offset:
-        ledger, position = found.ledger, found.position
-    for epoch, start in state.epochs:
-        ledger.epochs.note(epoch, start)
-    _, offset = position
-    for segment in segments:
-        if segment.end_offset <= offset and segment is not segments[-1]:
-            continue
-        start = segment.position_after(*position) if offset > segment.base_offset else 0
-        for entry in segment.entries(start):
-            # Its age is unknown; to forget a producer too early would let duplicates in.
-            ledger.note(entry.header, now_ms)
-            if entry.header.is_control:
-                ledger.note_control(entry.header, segment.batch(entry))
-    ledger.epochs.advance(state.start_offset)
-    return ledger
 
 
 def _finish_swap(disk: Disk, directory: str, state: StateFile) -> None:

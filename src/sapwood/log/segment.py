@@ -397,12 +397,23 @@ class Segment:
             self._check(data, 0, entry)
         return data[HEADER_SIZE:]
 
-    def position_after(self, epoch: int, offset: int) -> int:
-        """Where the first entry begins that a log lacks which ends there; the end if none does."""
-        for entry in self.entries(self.index.before(offset - self.base_offset)):
+    def place_after(self, epoch: int, offset: int) -> tuple[int, int]:
+        """The position in the file up to which a log has this segment that ends at a position,
+        and the offset where the entries before it end."""
+        start, end_offset = self.index.before(offset - self.base_offset), self.base_offset
+        for entry in self.entries(start):
             if entry.is_after(epoch, offset):
-                return entry.position
-        return self.size
+                if entry.position == start > 0:
+                    break  # a batch that holds the offset, and it is unknown what precedes it
+                return entry.position, end_offset
+            end_offset = entry.header.next_offset
+        else:
+            return self.size, end_offset
+        for entry in self.entries():
+            if entry.position == start:
+                break
+            end_offset = entry.header.next_offset
+        return start, end_offset
 
     def _pread(self, file: File, length: int, position: int) -> memoryview:
         length = min(length, self.size - position)

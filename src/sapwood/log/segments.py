@@ -70,6 +70,10 @@ class SegmentList:
         self._replace(self._segments[:number])
         return gone
 
+    def restart(self, segment: Segment) -> None:
+        """Reset: nothing but a new segment."""
+        self._replace([segment])
+
     def swap(self, old: list[Segment], new: list[Segment]) -> None:
         """Put `new` in the place of the adjacent `old`."""
         number = self._segments.index(old[0])

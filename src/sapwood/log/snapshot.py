@@ -60,8 +60,13 @@ class Snapshot(NamedTuple):
 
 def decode(data: bytes) -> Snapshot | None:
     """None if it is damaged or of a version that this program doesn't know."""
-    if len(data) < _HEADER.size:
+    try:
+        return _decode(data)
+    except struct.error:
         return None
+
+
+def _decode(data: bytes) -> Snapshot | None:
     magic, version, _, crc, timeline, offset, epochs = _HEADER.unpack_from(data)
     known = magic == _MAGIC and version in (1, _VERSION)
     if not known or crc32c(data[_CRC_END:]) != crc:
@@ -78,6 +83,11 @@ def decode(data: bytes) -> Snapshot | None:
             voters.append((said_at, data[position - length : position]))
     producers = ProducerTable.decode(data[position:])
     return Snapshot(offset, timeline, Ledger(producers, starts, voters))
+
+
+def write(disk: Disk, directory: str, snapshot: Snapshot) -> None:
+    """Durably, before this returns."""
+    replace(disk, _path(directory, snapshot.offset), [snapshot.encode()])
 
 
 class SnapshotWriter:

@@ -44,6 +44,8 @@ class LogState:
     cut_offset: int = 0
     cut_epoch: int = _ANY_EPOCH
     """Where the last truncation cut: what the timeline before says up to there still holds."""
+    cut_end: int = 0
+    """Where the log ended then: lower than that if it cut a batch or met a gap."""
     cleaned: tuple[tuple[int, int], ...] = ()
     """(offset, time): up to there compaction had been by then; ascending in both."""
     swap: Swap | None = None
@@ -51,6 +53,8 @@ class LogState:
     """(epoch, start) of those that began at or before the start: their markers may be deleted."""
     voters: tuple[tuple[int, bytes], ...] = ()
     """(offset, value) of what was said before the start."""
+    reset: bytes = b""
+    """The snapshot that this log begins anew with: not done until this is gone again."""
 
     @property
     def cleaned_end(self) -> int:
