@@ -34,6 +34,10 @@ class SmallDisk:
             while True:
                 ballast.write(_BLOCK)
 
+    @property
+    def is_full(self) -> bool:
+        return (self._place / BALLAST).exists()
+
     def free(self) -> None:
         (self._place / BALLAST).unlink(missing_ok=True)
 

@@ -112,7 +112,12 @@ def _fill(strike: Strike) -> Struck | None:
     if disk is None or node is None:
         return None
     disk.fill()
-    return Struck([node], disk.free)
+
+    def make_room() -> None:
+        disk.free()
+        strike.target.start(node)
+
+    return Struck([node], make_room)
 
 
 def _cut(strike: Strike) -> Struck | None:

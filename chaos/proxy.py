@@ -110,7 +110,7 @@ class Hop:
         for event in self.is_open.values():
             event.set()
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.add(writer)
         there: asyncio.StreamWriter | None = None
         try:
@@ -121,7 +121,8 @@ class Hop:
             back, there = await asyncio.open_connection(*self.place)
             self.connections.add(there)
             await asyncio.gather(
-                self._carry(reader, there, "forth"), self._carry(back, writer, "back")
+                self._pass_on(reader, there, "forth"),
+                self._pass_on(back, writer, "back"),
             )
         except OSError:
             pass  # either side's end is the other's, below
@@ -135,10 +136,11 @@ class Hop:
         for writer in list(self.connections):
             connection: socket.socket = writer.get_extra_info("socket")
             linger = struct.pack("ii", 1, 0)  # closing sends a reset instead of an end
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            with contextlib.suppress(OSError):  # it has ended just now
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             writer.transport.abort()
 
-    async def _carry(
+    async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str
     ) -> None:
         """All that comes, and its end, each when the hop lets it through."""
@@ -151,7 +153,7 @@ class Hop:
                 data = await reader.read(CHUNK_BYTES)
                 await travelling.put((loop.time(), data))
 
-        async def pass_on() -> None:
+        async def send() -> None:
             while True:
                 came_at, data = await travelling.get()
                 while data:
@@ -173,7 +175,7 @@ class Hop:
 
         receiving = asyncio.ensure_future(receive())
         try:
-            await pass_on()
+            await send()
         finally:
             receiving.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError):
@@ -184,6 +186,7 @@ class Hops:
     def __init__(self) -> None:
         self._hops: dict[str, Hop] = {}
         self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def obey(self, command: dict[str, Any]) -> Any:
         match command["do"]:
@@ -215,7 +218,13 @@ class Hops:
 
     async def _open(self, name: str) -> str:
         self._hops[name] = hop = Hop()
-        server = await asyncio.start_server(hop.accept, HOST, 0)
+
+        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(hop.carry(reader, writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        server = await asyncio.start_server(accepted, HOST, 0)
         self._servers.append(server)
         return f"{HOST}:{server.sockets[0].getsockname()[1]}"
 

@@ -5,6 +5,7 @@ with different clients: what they find is what the log is.
 """
 
 import asyncio
+import logging
 import subprocess
 import threading
 import time
@@ -25,6 +26,8 @@ POLL_S = 0.1
 MOST_RECORDS = 5_000
 KCAT_SEPARATOR = b"\x1e"
 KCAT_TIMEOUT_S = 120
+
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every attempt to reconnect
 
 Partition = tuple[str, int]
 

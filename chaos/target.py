@@ -271,19 +271,26 @@ class Target:
                 self.undrain(node)
 
     def notice_crashes(self) -> None:
-        """A node that ended by itself is a bug, whatever was done to it; it is started again."""
+        """A node that ended by itself is a bug, whatever was done to it; it is started again.
+
+        Unless its disk is full to the last byte: then to give up is no crime, and it has to wait.
+        """
         with self._lock:
             for node in self.up:
-                process = psutil.Process(self._cluster.pid(node))
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    words = self._cluster.log(node).splitlines()[-LAST_LINES:]
-                    self.complain(f"node {node}", f"ended by itself: {' / '.join(words)}")
-                    self.kill(node)
+                if psutil.Process(self._cluster.pid(node)).status() != psutil.STATUS_ZOMBIE:
+                    continue
+                words = self._cluster.log(node).splitlines()[-LAST_LINES:]
+                has_room = node != self.small_disk or self.disk is None or not self.disk.is_full
+                self.complain(
+                    f"node {node}", f"ended by itself: {' / '.join(words)}", fatal=has_room
+                )
+                self.kill(node)
+                if has_room:
                     self.start(node)
 
-    def complain(self, who: str, text: str) -> None:
+    def complain(self, who: str, text: str, *, fatal: bool = True) -> None:
         at = self._recorder.now()
-        self._recorder.add(Trouble(client=who, at=at, error=text, fatal=True))
+        self._recorder.add(Trouble(client=who, at=at, error=text, fatal=fatal))
 
     def _went_down(self, node: int) -> None:
         self.paused.discard(node)
