@@ -14,6 +14,7 @@ from chaos.faults import KINDS
 from chaos.history import History
 from chaos.report import Report, report
 from chaos.run import ROOT, Options, Say, run
+from chaos.scenarios import SCENARIOS
 from chaos.stress import Options as StressOptions
 from chaos.stress import stress
 
@@ -92,6 +93,19 @@ def run_command(
         if not found.is_clean:
             failed.append(found.seed)
     finish(done, failed)
+
+
+@main.command("scenario")
+@click.argument("name", type=click.Choice(list(SCENARIOS)))
+@seed_option
+@click.option("--nodes", type=click.IntRange(min=1), default=3, show_default=True)
+@keep_option
+def scenario(name: str, seed: int | None, nodes: int, keep: bool) -> None:
+    """One of the plans that have a name."""
+    seed = random.randrange(1_000_000) if seed is None else seed
+    options = Options(seed, nodes, scenario=name, keep=keep)
+    found = tell(options.command, partial(run, options))
+    finish(1, [] if found.is_clean else [found.seed])
 
 
 @main.command("stop-and-go")

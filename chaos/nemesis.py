@@ -29,6 +29,8 @@ class Step:
     hold_s: float
     aim: str
     seed: int
+    when_whole: bool = False
+    """Not before the cluster has got over what was before."""
 
 
 def plan(chance: random.Random, seconds: float, names: Sequence[str]) -> list[Step]:
@@ -91,6 +93,11 @@ class Nemesis(threading.Thread):
             for number in list(self._struck):
                 self._end(number)
 
+    @property
+    def is_late(self) -> bool:
+        """Whether there is more to come: a fault that waits holds the later ones up."""
+        return bool(self._events)
+
     def finish(self) -> None:
         """End every fault that is still on."""
         self._ended.set()
@@ -103,7 +110,7 @@ class Nemesis(threading.Thread):
 
     def _begin(self, step: Step) -> None:
         kind = KINDS[step.name]
-        if kind.harms_disk and not self._all_is_whole():
+        if (kind.harms_disk or step.when_whole) and not self._all_is_whole():
             self.left_out += 1
             return
         at = self._recorder.now()

@@ -19,9 +19,9 @@ IMPATIENT = {
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 200,
-    "socket.timeout.ms": 5_000,
+    "socket.timeout.ms": 2_000,
     "socket.connection.setup.timeout.ms": 2_000,
-    "topic.metadata.refresh.interval.ms": 5_000,
+    "topic.metadata.refresh.interval.ms": 2_000,
     "log_level": 0,
 }
 
@@ -46,6 +46,7 @@ class OneProducer:
                 **IMPATIENT,
                 "bootstrap.servers": bootstrap,
                 "client.id": name,
+                "socket.timeout.ms": shape.patience_ms,
                 "enable.idempotence": True,
                 "acks": "all",
                 "message.timeout.ms": 0,  # never give up

@@ -20,14 +20,17 @@ from chaos.probes import Probe
 from chaos.producers import Producers
 from chaos.readers import Partition, read_finally, start_readers
 from chaos.report import Report, report
+from chaos.scenarios import SCENARIOS
 from chaos.shape import Shape, drawn
 from chaos.target import Target, Unhealed
 
 ROOT = Path(__file__).resolve().parent.parent / ".cache" / "chaos"
 EVERY_S = 0.2
+REST_S = 3.0
 START_PATIENCE_S = 30.0
 HEAL_PATIENCE_S = 60.0
 READ_PATIENCE_S = 15.0
+LONGEST_DELAY_S = 120.0
 # With its only copy damaged a partition never comes back: no use to wait long.
 HOPELESS_PATIENCE_S = 3.0
 CLEAN_RUNS_KEPT = 5
@@ -46,11 +49,17 @@ class Options:
     seconds: float = 40.0
     faults: tuple[str, ...] = ()
     """Names from KINDS; none means what a cluster of this size has to bear."""
+    scenario: str = ""
+    """One of SCENARIOS, instead of what the seed would plan."""
     root: Path = ROOT
     keep: bool = False
 
     @property
     def command(self) -> str:
+        if self.scenario:
+            return (
+                f"python -m chaos scenario {self.scenario} --seed {self.seed} --nodes {self.nodes}"
+            )
         faults = f" --faults {','.join(self.faults)}" if self.faults else ""
         return (
             f"python -m chaos run --runs 1 --seed {self.seed} --nodes {self.nodes} "
@@ -60,9 +69,13 @@ class Options:
 
 def run(options: Options, say: Say = lambda _: None) -> Report:
     chance = random.Random(options.seed)
-    shape = drawn(chance)
-    names = options.faults or usual(options.nodes)
-    steps = plan(chance, options.seconds, names)
+    if options.scenario:
+        shape, steps = SCENARIOS[options.scenario](chance)
+        seconds = max(step.at_s + step.hold_s for step in steps) + REST_S
+    else:
+        shape = drawn(chance)
+        steps = plan(chance, options.seconds, options.faults or usual(options.nodes))
+        seconds = options.seconds
     small_disk = None
     kinds = [KINDS[step.name] for step in steps]
     if any(kind.needs == "small disk" for kind in kinds):
@@ -90,7 +103,7 @@ def run(options: Options, say: Say = lambda _: None) -> Report:
                 work.get_under_way(say)
                 nemesis = Nemesis(target, recorder, steps, shape.partitions)
                 nemesis.start()
-                work.go_on(options.seconds, nemesis, say)
+                work.go_on(seconds, nemesis, say)
                 nemesis.finish()
                 work.heal(say)
             finally:
@@ -129,8 +142,12 @@ class _Work:
             raise NotUnderWay(f"no acknowledgement within {START_PATIENCE_S} s from {missing}")
 
     def go_on(self, seconds: float, nemesis: Nemesis, say: Say) -> None:
+        """For so long, or until the last fault is over that had to wait for its time."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and nemesis.error is None:
+        longest = until + LONGEST_DELAY_S
+        while nemesis.error is None and time.monotonic() < longest:
+            if time.monotonic() > until and (not nemesis.is_alive() or not nemesis.is_late):
+                return
             active = [f"{it.name} {it.nodes}" for it in list(nemesis.active.values())]
             self._tell(", ".join(active) or "calm", say)
             self._target.notice_crashes()

@@ -29,6 +29,8 @@ class Shape:
     window: int
     """Records of a producer that wait for their acknowledgement, for each partition."""
     requests_in_flight: int
+    patience_ms: int
+    """How long a client waits for an answer before it tries elsewhere."""
     segment_bytes: int
     readers: tuple[str, ...]
 
@@ -71,6 +73,28 @@ def drawn(chance: random.Random) -> Shape:
         compression=chance.choice(("none", "none", "gzip", "lz4", "zstd", "snappy")),
         window=chance.choice((1, 10, 100, 1000)),
         requests_in_flight=chance.choice((1, 5, 5)),
+        patience_ms=chance.choice((1_000, 2_000, 10_000)),
         segment_bytes=chance.choice((1 << 20, 1 << 24, 1 << 30)),
         readers=chance.choice((("confluent",), ("confluent", "aiokafka"), ("confluent",) * 2)),
+    )
+
+
+def steady() -> Shape:
+    """The same every time, to compare gaps by: small batches at a moderate pace."""
+    return Shape(
+        topics={"t0": 3},
+        producers=4,
+        threads=2,
+        rate_per_s=400,
+        size_bytes=100,
+        varied_sizes=False,
+        keyed=False,
+        linger_ms=1,
+        batch_bytes=100_000,
+        compression="none",
+        window=100,
+        requests_in_flight=5,
+        patience_ms=1_000,
+        segment_bytes=1 << 30,
+        readers=("confluent",),
     )
