@@ -1,7 +1,9 @@
 """One replica of one group.
 
 Methods in the past tense are news from outside; each leaves effects for `take`. The caller carries
-them out in order, and sends no answer before a `Save` among them is durable.
+them out in order, and lets nothing leave the replica, be it an answer, a question, a fetch or an
+announcement, before every `Save` that it has taken so far is durable. Not only what the `Save` came
+with: a vote that is asked for twice is granted twice, the second time without one.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sapwood.raft.change import next_voters
 from sapwood.raft.progress import Contact, Progress
 from sapwood.raft.quorum import acknowledged, committed, majority, one_step
 from sapwood.raft.roles import (
@@ -47,6 +50,8 @@ from sapwood.raft.words import (
     Voters,
 )
 
+TERMS_LEFT_OUT = 1_000_000
+
 
 @dataclass(slots=True, frozen=True)
 class Timing:
@@ -74,17 +79,19 @@ class Group:
     ) -> None:
         """`high_watermark` is any offset that is known to be committed."""
         self.me = me
-        self.high_watermark = high_watermark
+        self.high_watermark = max(high_watermark, log.start_offset)
         self.last_leader = NOBODY
         self._log = log
         self._first_voters = first_voters
         self._timing = timing
         self._effects: list[Effect] = []
+        self._tried = 0
+        """Attempts at an election since a leader was heard of."""
+        self.state = state
         if log.position.epoch > state.term:
             # The log was synced before the journal. Whoever voted in that epoch had saved it, so
             # this replica has not; it must not do so now, for it may have led.
-            state = HardState(log.position.epoch, me)
-        self.state = state
+            self._save(HardState(log.position.epoch, me))
         self.role: Role = Unattached(NEVER)
         self.role = Unattached(self._standing(now))
 
@@ -112,7 +119,7 @@ class Group:
 
     @property
     def deadline(self) -> float:
-        """When `tick` has something to do."""
+        """When `tick` has something to do; a leader's also has whenever a node falls silent."""
         role = self.role
         if isinstance(role, Elected):
             return role.successor_deadline
@@ -131,16 +138,16 @@ class Group:
         return sum(it == self.me or role.hears(it, since) for it in voters) >= needed
 
     def in_sync(self, now: float) -> list[int]:
-        """The voters that are heard of and hold what is committed."""
+        """The voters that keep up: heard of, and they hold what is committed or lately was."""
         role = self.role
         if not isinstance(role, Elected):
             return []
         since = now - self._timing.silence_s
+        held = self.high_watermark
         return [
             it.node
             for it in self.voters
-            if it == self.me
-            or (role.hears(it, since) and role.progress[it].position.offset >= self.high_watermark)
+            if it == self.me or (it in role.progress and role.progress[it].keeps_up(held, since))
         ]
 
     def acknowledged(self, replicas: int) -> int:
@@ -166,9 +173,8 @@ class Group:
             elif now >= role.successor_deadline:
                 role.successor, role.successor_deadline = None, NEVER
         elif not isinstance(role, Follower) and now >= role.deadline:
-            if self.has_vote:
-                tried = role.round if isinstance(role, Prospective) else 0
-                self._stand(now, tried + 1)
+            if self._may_stand:
+                self._stand(now)
             else:
                 self._become(Unattached(NEVER))
 
@@ -182,6 +188,10 @@ class Group:
     def vote_asked(self, now: float, vote: Vote) -> VoteAnswer:
         granted = False
         if vote.pre:
+            if vote.term > self.term and isinstance(self.role, Elected):
+                # It stood once and nobody heard of it. Now it can't follow below its own term,
+                # and nobody who is led would elect it: it would be left out for good.
+                self._enter(vote.term, now + self._timing.stagger_s + self._turn())
             granted = vote.term >= self.term and not self._is_led(now) and self._may_lead(vote)
         else:
             if vote.term > self.term:
@@ -201,7 +211,7 @@ class Group:
     def vote_answered(self, now: float, answer: VoteAnswer) -> None:
         if answer.term > self.term:
             self._enter(answer.term, now + self._timing.stagger_s + self._turn())
-        if answer.leader not in (NOBODY, self.me.node) and answer.term == self.term:
+        if answer.leader != NOBODY:
             self.announced(now, answer.leader, answer.term)
             return
         role = self.role
@@ -218,9 +228,14 @@ class Group:
 
     def announced(self, now: float, leader: int, epoch: int) -> None:
         """Somebody says who leads at that epoch."""
-        if epoch < self.term or leader == self.me.node:
-            return
         role = self.role
+        if leader == self.me.node:
+            return
+        if epoch < self.term:
+            if not isinstance(role, Follower | Elected):
+                # It leads without this replica, which can't follow below its own term.
+                self._ask((leader,), pre=True)
+            return
         if epoch == self.term and (
             isinstance(role, Elected) or (isinstance(role, Follower) and role.leader != leader)
         ):
@@ -238,8 +253,12 @@ class Group:
             self._campaign(now)
 
     def recover(self, now: float) -> None:
-        """An operator's order to go on without the others, who may have had more."""
-        self._save(HardState(self.term + 1, self.me))
+        """An operator's order to go on without the others, who may have had more.
+
+        They may also have had leaders at terms that this replica never heard of. Were one of those
+        terms used again, logs that differ would look alike: so a good many are left out.
+        """
+        self._save(HardState(self.term + TERMS_LEFT_OUT, self.me))
         self._become(Unattached(NEVER))
         self._win(now)
         self._log.append_voters((self.me,), self.term)
@@ -264,17 +283,17 @@ class Group:
         if not isinstance(role, Elected) or epoch != self.term:
             return NotLeader(self.term, self.leader)
         verdict = self._compare(position)
+        durable = min(durable, position)
         if not isinstance(verdict, InStep):
-            self.forget(replica)
-            return verdict
+            position = durable = START  # it follows, but what it holds counts for nothing
         known = role.progress.get(replica)
         if known is None:
             for other in [it for it in role.progress if it.node == replica.node]:
                 self.forget(other)
-            role.progress[replica] = Progress(contact, position, durable, high_watermark)
-        else:
-            known.contact, known.position = contact, position
-            known.durable, known.high_watermark = durable, high_watermark
+            known = role.progress[replica] = Progress(contact)
+        known.contact, known.position = contact, position
+        known.durable, known.high_watermark = durable, high_watermark
+        known.reached(self.high_watermark, now)
         role.durable[replica] = durable
         if replica in self.voters:
             self._recount()
@@ -313,11 +332,14 @@ class Group:
         """
         role = self.role
         changed = self._log.voters
-        if not isinstance(role, Leader) or (
-            changed is not None and changed[0] >= self.high_watermark
-        ):
+        if not isinstance(role, Leader) or role.successor is not None:
             return
-        new = self._next_voters(role, target, now)
+        if changed is not None and changed[0] >= self.high_watermark:
+            return
+        since = now - self._timing.silence_s
+        followers = role.progress.items()
+        ready = [it for it, known in followers if known.keeps_up(self.high_watermark, since)]
+        new = next_voters(self.voters, [self.me, *ready], target)
         if new is None:
             return
         if not one_step(self.voters, new) or self.me not in new:
@@ -331,12 +353,13 @@ class Group:
     def told(self, high_watermark: int) -> None:
         """The leader, with whom the log is in step, says what is committed."""
         if isinstance(self.role, Follower):
+            self._tried = 0
             self._commit(min(high_watermark, self._log.position.offset))
 
     def diverged(self, epoch: int, offset: int) -> None:
         """The leader knows of the own log only what it held when that epoch ended."""
-        if not isinstance(self.role, Follower):
-            return
+        if not isinstance(self.role, Follower) or self._log.position.epoch == self.term:
+            return  # an answer that came late: what the leader of this term wrote is in step
         own = self._log.end_of_epoch(epoch) if epoch >= 0 else START
         cut = START if own[0] < 0 else Position(own[0], min(own[1], offset))
         if cut.offset < self.high_watermark:
@@ -363,18 +386,41 @@ class Group:
 
     def _enter(self, term: int, deadline: float) -> None:
         self._save(HardState(term))
-        self._become(Unattached(deadline if self.has_vote else NEVER))
+        self._become(Unattached(deadline if self._may_stand else NEVER))
+
+    @property
+    def _may_stand(self) -> bool:
+        """Whoever has a vote; and whoever holds a change of voters that may not be committed.
+
+        Of four voters 0 to 3 the leader 3 removes 0, reaches nobody but 0, and is lost for good.
+        By the old voters 0, 1 and 2 are a majority, but 0 holds more than 1 and 2 and gives them
+        no vote. It must stand itself, though by its own log it has none: 1 and 2 will elect it.
+        """
+        changed = self._log.voters
+        return self.has_vote or (changed is not None and changed[0] >= self.high_watermark)
 
     def _turn(self) -> float:
         """Successors stand one after the other, in the voters' order behind the last leader."""
         nodes = [it.node for it in self.voters]
         if self.me.node not in nodes:
-            return 0.0
+            return len(nodes) * self._timing.stagger_s
         first = nodes.index(self.last_leader) + 1 if self.last_leader in nodes else 0
         return (nodes.index(self.me.node) - first) % len(nodes) * self._timing.stagger_s
 
     def _standing(self, now: float) -> float:
-        return now + self._turn() if self.has_vote else NEVER
+        if not self._may_stand:
+            return NEVER
+        return now + (self._patience() if self._tried else self._turn())
+
+    def _patience(self) -> float:
+        """How long an attempt may take before the next one.
+
+        Longer each time, and by another amount at each node each time: two that stood together
+        and split the votes must not do so for ever, however long their messages take.
+        """
+        rounds = min(max(self._tried, 1), 4)
+        scatter = hash((self.me.node, self.term, self._tried)) % 1021 / 1021
+        return self._timing.round_s * rounds * (1 + scatter) + self._turn()
 
     def _is_led(self, now: float) -> bool:
         return isinstance(self.role, Follower) or self.has_quorum(now)
@@ -386,30 +432,33 @@ class Group:
         voters = self.voters
         return len(granted.intersection(voters)) >= majority(len(voters))
 
-    def _stand(self, now: float, tried: int) -> None:
-        wait = self._timing.round_s * min(tried, 4) + self._turn()
-        role = Prospective(now + wait, tried, {self.me})
+    def _stand(self, now: float) -> None:
+        self._tried += 1
+        role = Prospective(now + self._patience(), {self.me})
         self._become(role)
         if self._has_won(role.granted):
             self._campaign(now)
         else:
-            self._ask(pre=True)
+            self._ask(self._others(), pre=True)
 
     def _campaign(self, now: float) -> None:
         self._save(HardState(self.term + 1, self.me))
-        role = Candidate(now + self._timing.round_s + self._turn(), {self.me})
+        role = Candidate(now + self._patience(), {self.me})
         self._become(role)
         if self._has_won(role.granted):
             self._win(now)
         else:
-            self._ask(pre=False)
+            self._ask(self._others(), pre=False)
 
-    def _ask(self, *, pre: bool) -> None:
-        others = tuple(it.node for it in self.voters if it != self.me)
-        self._effects.append(Ask(Vote(self.term, self.me, self._log.position, pre), others))
+    def _others(self) -> tuple[int, ...]:
+        return tuple(it.node for it in self.voters if it != self.me)
+
+    def _ask(self, nodes: tuple[int, ...], *, pre: bool) -> None:
+        self._effects.append(Ask(Vote(self.term, self.me, self._log.position, pre), nodes))
 
     def _win(self, now: float) -> None:
         self.last_leader = self.me.node
+        self._tried = 0
         self._become(Elected(now))
         self._log.append_marker(self.term)
         self._effects.append(Sync())
@@ -438,6 +487,9 @@ class Group:
         if not isinstance(role, Leader):
             self._become(Leader(role.since, role.durable, role.progress))
         self._commit(offset)
+        if not self.has_vote:
+            # Stood for what its log holds, which is on a majority of the voters now.
+            self._become(Unattached(NEVER))
 
     def _commit(self, offset: int) -> None:
         if offset > self.high_watermark:
@@ -451,31 +503,3 @@ class Group:
         for replica, progress in role.progress.items():
             if replica.node == role.successor and progress.position == self._log.position:
                 self._effects.append(HandOver(replica.node, self.term))
-
-    def _next_voters(self, role: Elected, target: Sequence[int], now: float) -> Voters | None:
-        voters = self.voters
-        since = now - self._timing.silence_s
-
-        def ready(replica: Voter) -> bool:
-            if not role.hears(replica, since):
-                return False
-            durable = role.progress[replica].durable
-            return durable.epoch == self.term and durable.offset >= self.high_watermark
-
-        joining = {it.node: it for it in role.progress if it not in voters and ready(it)}
-        for index, voter in enumerate(voters):
-            if voter.node in joining and voter != self.me:
-                return (*voters[:index], joining[voter.node], *voters[index + 1 :])
-        nodes = {it.node for it in voters}
-        for node in target:
-            if node not in nodes and node in joining:
-                return (*voters, joining[node])
-        if not nodes >= set(target):
-            return None
-        for voter in voters:
-            if voter.node in target or voter == self.me:
-                continue
-            rest = tuple(it for it in voters if it != voter)
-            if sum(it == self.me or ready(it) for it in rest) >= majority(len(rest)):
-                return rest
-        return None

@@ -31,14 +31,11 @@ def committed(voters: Voters, durable: Mapping[Voter, Position], epoch: int) -> 
 
 
 def one_step(old: Voters, new: Voters) -> bool:
-    """Whether majorities of both must meet: one voter more, one less, or one come back anew.
+    """Whether majorities of both must meet: one voter more, or one less.
 
-    A swap of incarnations is one step since the old one never acts again: nobody can win by
-    its vote, so all that counts is that the new one holds what the old one had promised to hold.
+    Not one that comes back anew for the one it was. Of 0, 1 and 2, let 1 stand against the leader 0
+    with the vote of 2, which is then wiped before 1 hears of it. If 0 could make the new 2 a voter
+    at once, both would go on to commit without 1; and then 1 receives the vote, and leads.
     """
-    gone, come = set(old) - set(new), set(new) - set(old)
-    if len({it.node for it in new}) != len(new) or not new:
-        return False
-    if len(gone) == len(come) == 1:
-        return gone.pop().node == come.pop().node
-    return len(gone) + len(come) == 1
+    changed = set(old) ^ set(new)
+    return bool(new) and len(changed) == 1 and len({it.node for it in new}) == len(new)

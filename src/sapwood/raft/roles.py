@@ -34,7 +34,6 @@ class Follower:
 @dataclass(slots=True)
 class Prospective:
     deadline: float
-    round: int
     granted: set[Voter] = field(default_factory=set)
 
 

@@ -112,7 +112,7 @@ Verdict = InStep | Diverging | Behind | NotLeader
 
 
 class Save(NamedTuple):
-    """Make this durable before carrying out any later `Ask`, and before any answer is sent."""
+    """Make this durable before anything leaves the replica, whatever it is about."""
 
     state: HardState
 

@@ -1,0 +1,325 @@
+"""Runs of a cluster under faults drawn from a seed, then healing: `python -m tests.raft.fuzz`.
+
+Each seed draws which kinds of faults it has at all, so that a fault that hides another bug is often
+absent. Wipes are drawn only while a majority of every configuration in any log stays alive: the
+death of a majority is not a bug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from random import Random
+
+from sapwood.raft import (
+    Committed,
+    Effect,
+    Elected,
+    Leader,
+    RaftViolation,
+    Sync,
+    Voter,
+    Voters,
+    majority,
+)
+from tests.raft.cluster import Cluster, Weather
+from tests.raft.member import TIMING, Member
+from tests.raft.memory import Broken
+
+FAULTS_S = 20.0
+ROUNDS = 10
+CALM = Weather()
+
+
+class Run:
+    """One seed: faults, then healing."""
+
+    def __init__(self, seed: int, *, member: type[Member] = Member, traced: bool = False) -> None:
+        rng = Random(seed)
+        nodes = rng.choice((1, 2, 3, 3, 3, 4, 5, 5))
+        spare = rng.choice((0, 0, 1, 2))
+        everybody = list(range(nodes + spare))
+        first = rng.sample(everybody, nodes)
+        flush_os = [it for it in everybody if rng.random() < 0.5] if rng.random() < 0.2 else []
+        cluster = Cluster(
+            seed, len(everybody), first, flush_os=flush_os, member=member, traced=traced
+        )
+        self.cluster = cluster
+        self.rng = cluster.rng
+        self.pace = rng.choice((0.15, 0.3, 0.6, 1.2))
+        self.dead: list[tuple[Voter, float]] = []
+        self.faults = [it for it in self.kinds() if rng.random() < 0.45]
+        self.ambush = rng.choice((0.0, 0.01, 0.03, 0.1))
+        cluster.watch = self.lie_in_wait
+        cluster.weather = Weather(
+            loss=rng.choice((0.0, 0.0, 0.05, 0.3)),
+            repeats=rng.choice((0.0, 0.1)),
+            delay_s=rng.choice((0.002, 0.02, 0.1, 0.2)),
+            straggling=rng.choice((0.0, 0.02, 0.1)),
+            sync_s=rng.choice((0.002, 0.02, 0.2)),
+        )
+
+    def kinds(self) -> list[Callable[[Member], None]]:
+        return [
+            self.kill, self.cut_power, self.cut_all_power, self.pause, self.isolate, self.split,
+            self.one_way, self.heal_links, self.wipe, self.retarget, self.hand_over, self.retire,
+            self.lose_leader, self.campaign,
+        ]  # fmt: skip
+
+    def go(self) -> None:
+        cluster = self.cluster
+        for member in cluster.members.values():
+            member.start()
+        cluster.later(0.05, None, self.append)
+        cluster.later(self.pace, None, self.strike)
+        cluster.run_until(FAULTS_S)
+        self.heal()
+
+    # -- what clients do ---------------------------------------------------------------------
+
+    def append(self) -> None:
+        rng = self.rng
+        for member in self.cluster.members.values():
+            if member.up and not member.paused:
+                role = member.group.role
+                if isinstance(role, Elected) and role.successor is None and rng.random() < 0.7:
+                    for _ in range(rng.randint(1, 3)):
+                        member.log.grow(member.group.term)
+                    member.sync()
+                    member.carry_out()
+        self.cluster.later(rng.expovariate(8.0), None, self.append)
+
+    # -- faults ------------------------------------------------------------------------------
+
+    def strike(self) -> None:
+        if self.cluster.now >= FAULTS_S:
+            return
+        members = list(self.cluster.members.values())
+        victim = self.rng.choice(members)
+        if self.faults:
+            self.rng.choice(self.faults)(victim)
+        self.cluster.later(self.rng.expovariate(1.0) * self.pace, None, self.strike)
+
+    def lie_in_wait(self, member: Member, effect: Effect) -> None:
+        """The most interesting moment is just after something was decided."""
+        rng = self.rng
+        if (
+            self.faults
+            and self.cluster.now < FAULTS_S
+            and not isinstance(effect, Sync | Committed)
+            and rng.random() < self.ambush
+        ):
+            fault = rng.choice(self.faults)
+            self.cluster.later(rng.expovariate(50.0), None, lambda: fault(member))
+
+    def stop(self, member: Member, *, power: bool) -> None:
+        if member.up:
+            member.stop(power=power)
+            rate = self.rng.choice((1.0, 20.0))
+            self.cluster.later(self.rng.expovariate(rate), None, lambda: self.start(member))
+
+    def start(self, member: Member) -> None:
+        if not member.up:
+            member.start()
+
+    def kill(self, member: Member) -> None:
+        self.stop(member, power=False)
+
+    def cut_power(self, member: Member) -> None:
+        if member.up:
+            self.stop(member, power=not member.flush_os or self.may_die(member))
+
+    def cut_all_power(self, _: Member) -> None:
+        for member in self.cluster.members.values():
+            self.stop(member, power=not member.flush_os)
+
+    def wipe(self, member: Member) -> None:
+        if member.up and self.may_die(member):
+            self.kill(member)
+            member.wipe()
+
+    def may_die(self, member: Member) -> bool:
+        """Whether every set of voters that may come into force can spare it; then it will die."""
+        members = self.cluster.members.values()
+        history = self.cluster.invariants.history
+        last = history[-1].config if history else None
+        found: dict[Voters, None] = {last[1] if last else self.cluster.first_voters: None}
+        for it in members:
+            for entry in it.log.entries:
+                if entry.config is not None and entry.config[0] >= len(history):
+                    found[entry.config[1]] = None
+        # A leader may still make a voter of one that died a moment ago.
+        lately = [who for who, when in self.dead if when > self.cluster.now - 8.0]
+        alive = {it.me for it in members} - {member.me}
+        for voters in found:
+            possible = {*voters, *lately, member.me}
+            if len(alive & possible) < majority(len(possible)):
+                return False
+        self.dead.append((member.me, self.cluster.now))
+        return True
+
+    def pause(self, member: Member) -> None:
+        if member.up and not member.paused:
+            member.pause(self.rng.choice((0.3, 1.5, 4.0, 60.0)) * self.rng.random())
+
+    def isolate(self, member: Member) -> None:
+        self.separate([member.me.node])
+
+    def split(self, _: Member) -> None:
+        nodes = list(self.cluster.members)
+        self.separate(self.rng.sample(nodes, self.rng.randint(1, len(nodes))))
+
+    def separate(self, some: list[int]) -> None:
+        cut = self.cluster.cut
+        cut.clear()
+        for a in some:
+            for b in self.cluster.members:
+                if b not in some:
+                    cut.update({(a, b), (b, a)})
+        self.cluster.trace(self.cluster.members[0], "split", sorted(some))
+        self.mend()
+
+    def mend(self) -> None:
+        """Some time later, all links work again."""
+        if self.rng.random() < 0.8:
+            self.cluster.later(self.rng.expovariate(0.5), None, self.cluster.cut.clear)
+
+    def one_way(self, member: Member) -> None:
+        nodes = list(self.cluster.members)
+        pairs = [(a, b) for a in nodes for b in nodes if a != b]
+        if pairs:
+            self.cluster.cut.update(self.rng.sample(pairs, self.rng.randint(1, len(nodes) - 1)))
+            self.mend()
+
+    def heal_links(self, _: Member) -> None:
+        self.cluster.cut.clear()
+
+    def retarget(self, _: Member) -> None:
+        nodes = list(self.cluster.members)
+        self.cluster.target = self.rng.sample(nodes, self.rng.randint(1, len(nodes)))
+        self.cluster.trace(self.cluster.members[0], "target", self.cluster.target)
+
+    def hand_over(self, member: Member) -> None:
+        if member.up and not member.paused:
+            node = self.rng.choice(list(self.cluster.members))
+            member.group.hand_over(node, self.cluster.now)
+            member.carry_out()
+
+    def lose_leader(self, member: Member) -> None:
+        if member.up and not member.paused:
+            member.group.leader_lost(self.cluster.now)
+            member.carry_out()
+
+    def campaign(self, member: Member) -> None:
+        """An order to take over that comes at any time: nothing may depend on its not coming."""
+        if member.up and not member.paused:
+            member.group.handed(self.cluster.now, member.group.term)
+            member.carry_out()
+
+    def retire(self, member: Member) -> None:
+        """Old records go; never what is not committed, nor what is not durable."""
+        log = member.log
+        if member.up:
+            end = min(member.group.high_watermark, log.durable_position.offset)
+            if end > log.start_offset:
+                log.start_offset = self.rng.randint(log.start_offset, end)
+
+    # -- healing -----------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        cluster = self.cluster
+        cluster.weather = CALM
+        cluster.cut.clear()
+        for member in cluster.members.values():
+            if member.paused:
+                member.go_on()
+            self.start(member)
+        if self.rng.random() < 0.5:
+            cluster.era += 1
+        else:
+            cluster.run_until(cluster.now + 5.0)  # what was under way comes late
+        if not self.can_heal():
+            return
+        limit = TIMING.silence_s + ROUNDS * TIMING.round_s
+        if not cluster.run_until(cluster.now + limit, self.has_leader):
+            raise Broken(f"no leader {limit} s after the last fault: {self.shown()}")
+        if not cluster.run_until(cluster.now + 10.0, self.is_settled):
+            raise Broken("the replicas don't settle: " + self.shown())
+
+    def can_heal(self) -> bool:
+        """Rarely, a leader made a voter of one that had just died: then all may be lost."""
+        members = self.cluster.members.values()
+        alive = {it.me for it in members}
+        return all(
+            len(alive.intersection(it.group.voters)) >= majority(len(it.group.voters))
+            for it in members
+            if it.log.position == max(other.log.position for other in members)
+        )
+
+    def leaders(self) -> list[Member]:
+        return [it for it in self.cluster.members.values() if isinstance(it.group.role, Leader)]
+
+    def has_leader(self) -> bool:
+        return bool(self.leaders())
+
+    def is_settled(self) -> bool:
+        """All follow one leader and know all but the last of what is committed."""
+        cluster = self.cluster
+        members = cluster.members.values()
+        leaders = self.leaders()
+        if len(leaders) != 1 or len({it.group.term for it in members}) != 1:
+            return False
+        leader = leaders[0]
+        if {it.node for it in leader.group.voters} != set(cluster.target):
+            return False
+        if any(cluster.members[it.node].me != it for it in leader.group.voters):
+            return False
+        lowest = min(it.group.high_watermark for it in members)
+        return lowest > leader.group.high_watermark - 20 and lowest > 0
+
+    def shown(self) -> str:
+        return f"target {self.cluster.target}; " + "; ".join(
+            f"{tuple(it.me)} {type(it.group.role).__name__} term {it.group.term} at "
+            f"{tuple(it.log.position)} high {it.group.high_watermark} "
+            f"voters {[tuple(voter) for voter in it.group.voters]}"
+            for it in self.cluster.members.values()
+        )
+
+
+def failure(seed: int, *, member: type[Member] = Member) -> str | None:
+    try:
+        Run(seed, member=member).go()
+    except (Broken, RaftViolation) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--trace", action="store_true", help="show what happens at the first seed")
+    given = parser.parse_args()
+    if given.trace:
+        run = Run(given.first, traced=True)
+        try:
+            run.go()
+        finally:
+            print("\n".join(run.cluster.traces or []))
+        return
+    began = time.monotonic()
+    failed = 0
+    for seed in range(given.first, given.first + given.seeds):
+        found = failure(seed)
+        if found is not None:
+            failed += 1
+            print(f"seed {seed}: {found}")
+    took = time.monotonic() - began
+    print(f"{given.seeds} seeds, {failed} failed, {took:.1f} s")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
