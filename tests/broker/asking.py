@@ -145,10 +145,15 @@ def batch(*values: bytes, **kwargs: Any) -> bytes:
 @asynccontextmanager
 async def started(place: Path, disk: OsDisk | None = None, **config: Any) -> AsyncIterator[Asking]:
     broker = Broker(BrokerConfig(advertised=ADVERTISED, **config), disk or OsDisk(), str(place))
-    if isinstance(disk, HeldDisk):
-        await disk.releasing(broker.start())
-    else:
+
+    async def begin() -> None:
         await broker.start()
+        await broker.enter()
+
+    if isinstance(disk, HeldDisk):
+        await disk.releasing(begin())
+    else:
+        await begin()
     try:
         yield Asking(broker)
     finally:

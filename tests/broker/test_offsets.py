@@ -35,11 +35,11 @@ async def test_an_epoch_that_was_deleted_ended_where_the_log_starts(tmp_path: Pa
         await it.produced("aged")
     async with started(tmp_path) as it:
         await it.produced("aged")
-        assert await end_of_epoch(it, "aged", 0) == (0, 1)
+        assert await end_of_epoch(it, "aged", 1) == (1, 1)
         assert (await delete_before(it, "aged", 1)).low_watermark == 1
-        assert await end_of_epoch(it, "aged", 0) == (0, 1)
-        assert await end_of_epoch(it, "aged", 1) == (1, 2)
-        assert await end_of_epoch(it, "aged", 2) == (-1, -1)
+        assert await end_of_epoch(it, "aged", 1) == (1, 1)
+        assert await end_of_epoch(it, "aged", 2) == (2, 2)
+        assert await end_of_epoch(it, "aged", 3) == (-1, -1)
 
 
 @on_a_loop

@@ -12,7 +12,8 @@ from tests.cli.command import said, sapwood
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped node's directory with the topic t: one record, then a compressed batch of three."""
+    """A stopped node's directory with the topic t: its leader's marker, one record, then a
+    compressed batch of three."""
     directory = tmp_path_factory.mktemp("dump")
     with package.Cluster(data_dir=directory) as cluster:
         with KafkaClient(cluster.bootstrap) as client:
@@ -34,11 +35,12 @@ def rows(*arguments: str) -> list[dict[str, object]]:
 
 
 def test_every_batch_is_a_row_with_its_records_if_wanted(logs: Path) -> None:
-    first, second = rows(str(segment(logs)))
+    marker, first, second = rows(str(segment(logs)))
+    assert (marker["base_offset"], marker["codec"]) == (0, "marker")
     assert (first["base_offset"], first["last_offset"], first["codec"]) == (0, 0, "none")
     assert (second["base_offset"], second["last_offset"], second["codec"]) == (1, 3, "gzip")
     assert first["records"] == []
-    first, second = rows(str(segment(logs)), "--records")
+    _, first, second = rows(str(segment(logs)), "--records")
     assert first["records"] == [
         {
             "offset": 0, "timestamp": 1234, "key": "key", "value": "first",
@@ -54,9 +56,10 @@ def test_people_get_a_table_and_the_files_name_beside_it(logs: Path) -> None:
     out, err = sapwood("log", "dump", "--records", str(segment(logs)))
     lines = out.splitlines()
     assert lines[0].split()[:3] == ["POSITION", "BYTES", "OFFSETS"]
-    assert "0–0" in lines[1]
-    assert "key: first h=1 n=null" in lines[2]
-    assert "1–3" in lines[3]
+    assert "marker" in lines[1]
+    assert "0–0" in lines[2]
+    assert "key: first h=1 n=null" in lines[3]
+    assert "1–3" in lines[4]
     assert err == f"{segment(logs)}\n"
 
 
@@ -69,11 +72,12 @@ def test_a_directory_shows_every_log_below_it(logs: Path) -> None:
 
 def test_damage_is_shown_and_is_the_exit_status(logs: Path, tmp_path: Path) -> None:
     data = bytearray(segment(logs).read_bytes())
-    data[90] ^= 0xFF  # in the first record
+    data[81 + 90] ^= 0xFF  # in the first record, behind the marker
     damaged = tmp_path / segment(logs).name
     damaged.write_bytes(data)
     out, err = sapwood("log", "dump", "-o", "json", str(damaged), fails=1)
-    first, second = (json.loads(line) for line in out.splitlines())
+    marker, first, second = (json.loads(line) for line in out.splitlines())
+    assert not marker["problem"]
     assert first["problem"]
     assert not second["problem"]
     assert "1 place is damaged" in err

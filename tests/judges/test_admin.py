@@ -143,7 +143,7 @@ def test_log_directories_tell_the_size_of_every_partition(
         for partition in it["partitions"]
     }
     assert sorted(sizes) == [0, 1, 2]
-    assert sizes[0] == sizes[2] == 0
+    assert sizes[0] == sizes[2] < 100, "nothing but what a leader notes for itself"
     assert sizes[1] > 1000
 
 

@@ -12,7 +12,9 @@ import pytest
 
 from sapwood.disk import OsDisk
 from sapwood.log import Log, LogConfig
+from sapwood.raft import Group, HardState, Timing, Voter
 from sapwood.replica import Partition, Rules
+from sapwood.replica.raft_log import GroupLog
 from sapwood.wire.batch import iterate
 from sapwood.wire.errors import ErrorCode, KafkaError
 from sapwood.wire.records import decode_batch, encode_batch
@@ -65,7 +67,20 @@ def batch(*values: bytes, producer_id: int = -1, sequence: int = -1) -> memoryvi
     )
 
 
-def opened(disk: OsDisk, path: Path, flush: str = "sync") -> Partition:
+class Alone:
+    """A host without other nodes."""
+
+    def hybrid_now(self) -> int:
+        return 1
+
+    def nothing(self, *_: object, **__: object) -> None:
+        pass
+
+    save = ask = hand_over = role_changed = progressed = went_offline = grew = nothing
+
+
+async def opened(disk: OsDisk, path: Path, flush: str = "sync") -> Partition:
+    """A partition that has come to lead, as the only one of its group."""
     disk.makedirs(str(path))
     log = Log.open(
         disk,
@@ -75,16 +90,25 @@ def opened(disk: OsDisk, path: Path, flush: str = "sync") -> Partition:
         clean=False,
         now_ms=NOW_MS,
     )
-    return Partition(
-        "t",
-        bytes(16),
-        0,
-        log,
-        RULES,
-        hybrid_now=lambda: 1,
-        on_offline=lambda _: None,
-        on_grown=lambda _: None,
+    me = Voter(0, 0)
+    group = Group(
+        me,
+        GroupLog(log, lambda: 1, lambda: NOW_MS),
+        (me,),
+        HardState(),
+        high_watermark=0,
+        timing=Timing(),
+        now=0.0,
     )
+    partition = Partition("t", bytes(16), 0, log, RULES, group, Alone())
+    partition.tell(Group.tick, asyncio.get_running_loop().time())
+    if isinstance(disk, HeldDisk):
+        await disk.release()
+    else:
+        await log.sync()
+        await asyncio.sleep(0)
+    assert partition.is_confirmed
+    return partition
 
 
 def values(views: Sequence[memoryview]) -> list[bytes | None]:
@@ -99,7 +123,7 @@ def values(views: Sequence[memoryview]) -> list[bytes | None]:
 @on_a_loop
 async def test_nothing_is_acknowledged_or_read_before_its_sync(tmp_path: Path) -> None:
     disk = HeldDisk()
-    partition = opened(disk, tmp_path)
+    partition = await opened(disk, tmp_path)
     acks = Acknowledgements()
     partition.produce(batch(b"a"), NOW_MS, acks("a"))
     assert acks.seen == []
@@ -113,7 +137,7 @@ async def test_nothing_is_acknowledged_or_read_before_its_sync(tmp_path: Path) -
 @on_a_loop
 async def test_what_comes_during_a_sync_shares_the_next_one(tmp_path: Path) -> None:
     disk = HeldDisk()
-    partition = opened(disk, tmp_path)
+    partition = await opened(disk, tmp_path)
     acks = Acknowledgements()
     for name in "abcd":
         partition.produce(batch(name.encode()), NOW_MS, acks(name))
@@ -129,7 +153,7 @@ async def test_what_comes_during_a_sync_shares_the_next_one(tmp_path: Path) -> N
 @on_a_loop
 async def test_a_repeat_is_acknowledged_with_its_original_and_never_before(tmp_path: Path) -> None:
     disk = HeldDisk()
-    partition = opened(disk, tmp_path)
+    partition = await opened(disk, tmp_path)
     acks = Acknowledgements()
     first = partition.produce(batch(b"a", producer_id=7, sequence=0), NOW_MS, acks("original"))
     again = partition.produce(batch(b"a", producer_id=7, sequence=0), NOW_MS, acks("repeat"))
@@ -144,7 +168,7 @@ async def test_a_repeat_is_acknowledged_with_its_original_and_never_before(tmp_p
 
 @on_a_loop
 async def test_a_repeat_is_told_the_time_at_which_its_original_was_appended(tmp_path: Path) -> None:
-    partition = opened(OsDisk(), tmp_path, flush="os")
+    partition = await opened(OsDisk(), tmp_path, flush="os")
     partition.rules = replace(RULES, append_time=True)
     times = [
         partition.produce(batch(b"a", producer_id=7, sequence=0), now_ms, None).timestamp_ms
@@ -156,7 +180,7 @@ async def test_a_repeat_is_told_the_time_at_which_its_original_was_appended(tmp_
 @on_a_loop
 async def test_a_topic_that_turns_to_os_buffering_under_load_stops_syncing(tmp_path: Path) -> None:
     disk = HeldDisk()
-    partition = opened(disk, tmp_path)
+    partition = await opened(disk, tmp_path)
     partition.produce(batch(b"a"), NOW_MS, None)
     partition.log.config = replace(partition.log.config, flush="os")
     partition.produce(batch(b"b"), NOW_MS, None)
@@ -170,7 +194,7 @@ async def test_a_failed_sync_takes_the_partition_offline_and_is_not_tried_again(
     tmp_path: Path,
 ) -> None:
     disk = HeldDisk()
-    partition = opened(disk, tmp_path)
+    partition = await opened(disk, tmp_path)
     acks, listener = Acknowledgements(), Listener()
     partition.listen(listener)
     partition.produce(batch(b"a"), NOW_MS, acks("a"))
@@ -192,7 +216,7 @@ async def test_a_failed_sync_takes_the_partition_offline_and_is_not_tried_again(
 @on_a_loop
 async def test_os_buffered_topics_commit_at_once(tmp_path: Path) -> None:
     disk = HeldDisk()
-    partition = opened(disk, tmp_path, flush="os")
+    partition = await opened(disk, tmp_path, flush="os")
     acks, listener = Acknowledgements(), Listener()
     partition.listen(listener)
     sent = batch(b"a", b"b")
@@ -210,7 +234,7 @@ async def test_a_write_that_fails_costs_only_its_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = OsDisk()
-    partition = opened(disk, tmp_path, flush="os")
+    partition = await opened(disk, tmp_path, flush="os")
     acks = Acknowledgements()
     partition.produce(batch(b"a", producer_id=7, sequence=0), NOW_MS, acks("a"))
 
@@ -231,7 +255,7 @@ async def test_a_write_that_fails_costs_only_its_writer(
 async def test_too_many_open_files_fail_a_read_and_not_the_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partition = opened(OsDisk(), tmp_path, flush="os")
+    partition = await opened(OsDisk(), tmp_path, flush="os")
     partition.produce(batch(b"a"), NOW_MS, None)
 
     def exhausted(*_: object) -> None:
@@ -246,17 +270,13 @@ async def test_too_many_open_files_fail_a_read_and_not_the_partition(
 
 
 @on_a_loop
-async def test_every_start_leads_in_a_new_epoch_once_something_was_written(tmp_path: Path) -> None:
+async def test_every_start_leads_in_a_new_epoch(tmp_path: Path) -> None:
     disk = OsDisk()
-    for epoch in range(3):
-        partition = opened(disk, tmp_path, flush="os")
+    for epoch in (1, 2, 3):
+        partition = await opened(disk, tmp_path, flush="os")
         assert partition.leader_epoch == epoch
         partition.produce(batch(b"x"), NOW_MS, None)
         await partition.log.sync()
         partition.log.close()
-    partition = opened(disk, tmp_path, flush="os")
-    assert [partition.log.end_offset_for_epoch(epoch) for epoch in range(3)] == [
-        (0, 1),
-        (1, 2),
-        (2, 3),
-    ]
+    partition = await opened(disk, tmp_path, flush="os")
+    assert [partition.log.end_of_epoch(epoch) for epoch in (1, 2, 3)] == [(1, 1), (2, 2), (3, 3)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sapwood.disk import Journal, OsDisk
-from sapwood.replica import LogConfig, Replicas, Settings
+from sapwood.replica import LogConfig, Plan, Replicas, Settings, Voter
 from sapwood.wire.errors import ErrorCode, KafkaError
 from sapwood.wire.records import encode_batch
 from tests.helpers import eventually_on_loop
@@ -22,6 +22,10 @@ def settings(**changes: object) -> Settings:
     return Settings(LogConfig(**changes), RULES)  # type: ignore[arg-type]
 
 
+def plan(topic: str, topic_id: bytes, index: int, settings: Settings) -> Plan:
+    return Plan(topic, topic_id, index, settings, (Voter(0, 0),), (0,))
+
+
 def opened(disk: OsDisk, place: Path) -> Replicas:
     return Replicas(disk, str(place), lambda: NOW_MS)
 
@@ -32,7 +36,7 @@ async def test_a_sync_that_fails_unasked_takes_an_os_buffered_partition_offline(
 ) -> None:
     disk = HeldDisk()
     replicas = opened(disk, tmp_path)
-    partition = replicas.open("t", TOPIC_ID, 0, settings(flush="os", segment_bytes=1024))
+    partition = replicas.open(plan("t", TOPIC_ID, 0, settings(flush="os", segment_bytes=1024)))
     assert partition is not None
     while not disk.held:  # the first segment that is closed is synced
         partition.produce(batch(bytes(500)), NOW_MS, None)
@@ -52,7 +56,7 @@ async def test_a_stop_with_a_partition_offline_is_not_a_clean_one(tmp_path: Path
     for failing in (True, False):
         replicas = opened(disk, tmp_path)
         await replicas.begin()
-        partition = replicas.open("t", TOPIC_ID, 0, settings())
+        partition = replicas.open(plan("t", TOPIC_ID, 0, settings()))
         assert partition is not None
         disk.hold = failing
         partition.produce(batch(b"a"), NOW_MS, None)
@@ -73,7 +77,7 @@ async def test_a_partition_that_a_full_disk_kept_from_being_made_is_made_when_th
     replicas = opened(OsDisk(), tmp_path)
     with monkeypatch.context() as broken:
         broken.setattr("sapwood.disk.os_disk.os.mkdir", full)
-        assert replicas.open("t", TOPIC_ID, 0, settings()) is None
+        assert replicas.open(plan("t", TOPIC_ID, 0, settings())) is None
         await replicas.upkeep()
     with pytest.raises(KafkaError, match="no space") as refused:
         replicas.get(TOPIC_ID, 0)
@@ -90,8 +94,8 @@ async def test_a_partition_that_a_full_disk_kept_from_being_made_is_made_when_th
 async def test_upkeep_compacts_and_a_topic_may_be_deleted_meanwhile(tmp_path: Path) -> None:
     replicas = opened(OsDisk(), tmp_path)
     compacted = settings(flush="os", segment_bytes=1024, cleanup_policy=frozenset({"compact"}))
-    kept = replicas.open("kept", TOPIC_ID, 0, compacted)
-    gone = replicas.open("gone", bytes(15) + b"\x08", 0, compacted)
+    kept = replicas.open(plan("kept", TOPIC_ID, 0, compacted))
+    gone = replicas.open(plan("gone", bytes(15) + b"\x08", 0, compacted))
     assert kept is not None
     assert gone is not None
     for partition in (kept, gone):

@@ -27,7 +27,8 @@ REQUESTS: dict[Api, Struct] = {
         hlc=2**50,
         node_id=2,
         session_id=7,
-        sequence=0,
+        sequence=3,
+        seen=1,
         groups=[
             Struct(
                 **GROUP,
@@ -55,6 +56,7 @@ REQUESTS: dict[Api, Struct] = {
         hlc=1,
         node_id=2,
         full=True,
+        wants=True,
         leaders=[Struct(**GROUP, epoch=5, voters=VOTERS, in_sync=[1, 2], confirmed=False)],
     ),
     Api.TRANSFER: Struct(hlc=1, node_id=2, groups=[Struct(**GROUP, epoch=5)]),

@@ -4,27 +4,59 @@ import asyncio
 import base64
 import contextlib
 import logging
-import uuid
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sapwood.broker import cluster, configs, offsets, placement, producers, topics
+from sapwood.broker import (
+    cluster,
+    configs,
+    membership,
+    offsets,
+    placement,
+    producers,
+    replication,
+    status,
+    topics,
+)
+from sapwood.broker.controlling import Controlling
 from sapwood.broker.fetch import fetch
+from sapwood.broker.forwarding import at_controller, forwarded
 from sapwood.broker.produce import produce
 from sapwood.broker.state import BrokerConfig, BrokerState, wall_clock_ms
 from sapwood.broker.store import TOPIC_ID, MetadataStore, ProducerIds
 from sapwood.metadata import records as r
 from sapwood.metadata.controller import METADATA_TOPIC
 from sapwood.metadata.image import BROKER_RESOURCE, Topic
-from sapwood.replica import UPKEEP_INTERVAL_S, Disk, LogConfig, Replicas, Rules, Settings
+from sapwood.replica import (
+    UPKEEP_INTERVAL_S,
+    Disk,
+    LogConfig,
+    NoPeers,
+    Partition,
+    Peers,
+    PeerUnreachable,
+    Plan,
+    Replicas,
+    Rules,
+    Settings,
+    Voter,
+)
 from sapwood.server import Request
 from sapwood.wire.apis import Api, codec_versions
 from sapwood.wire.codec import Buffer, Struct, decode_request
-from sapwood.wire.errors import ErrorCode, MalformedMessage
+from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from sapwood.wire.frames import encode_response_frame
 
 logger = logging.getLogger(__name__)
 
+ENTER_S = 10.0
+"""How long a start waits for the cluster before it goes on without it."""
+RESIGN_S = 2.0
+RETRY_S = 0.05
+ANSWER_S = 5.0
+
+AddressOf = Callable[[int], tuple[str, int] | None]
 Response = list[Buffer] | None
 Raw = Callable[[BrokerState, Request], Response | Awaitable[Response]]
 Cooked = Callable[[BrokerState, Request, Struct], Struct | Awaitable[Struct]]
@@ -98,8 +130,29 @@ _COOKED: dict[Api, Cooked] = {
     Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     Api.DESCRIBE_CLUSTER: cluster.describe_cluster,
     Api.LIST_CONFIG_RESOURCES: configs.list_config_resources,
+    Api.DESCRIBE_QUORUM: placement.describe_quorum,
     Api.DESCRIBE_TOPIC_PARTITIONS: cluster.describe_topic_partitions,
-    Api.NODE_STATUS: cluster.node_status,
+    Api.NODE_STATUS: status.node_status,
+    Api.REPLICA_VOTE: replication.vote,
+    Api.ANNOUNCE: replication.announce,
+    Api.TRANSFER: replication.transfer,
+    Api.JOIN: membership.join,
+    Api.CHANGE_NODE: membership.change,
+    Api.RECOVER_PARTITION: membership.recover,
+    Api.DESCRIBE_REPLICAS: status.describe_replicas,
+}
+
+_AT_CONTROLLER = {
+    Api.ALTER_CONFIGS,
+    Api.ALTER_PARTITION_REASSIGNMENTS,
+    Api.CHANGE_NODE,
+    Api.CREATE_PARTITIONS,
+    Api.CREATE_TOPICS,
+    Api.DELETE_TOPICS,
+    Api.DESCRIBE_QUORUM,
+    Api.INCREMENTAL_ALTER_CONFIGS,
+    Api.INIT_PRODUCER_ID,
+    Api.JOIN,
 }
 
 _LAST_SERVED = {
@@ -133,9 +186,35 @@ def _api_versions(state: BrokerState, request: Request) -> Response:
     return encode_response_frame(Api.API_VERSIONS, version, header.correlation_id, answer)
 
 
+def _forwarded(state: BrokerState, request: Request) -> Awaitable[Response]:
+    async def answer(state: BrokerState, _: Request, message: Struct) -> Struct:
+        return await forwarded(state, message, lambda it: answer_to(state, it))
+
+    return _cooked(Api.FORWARD, answer)(state, request)  # type: ignore[return-value]
+
+
+def answer_to(state: BrokerState, request: Request) -> Response | Awaitable[Response]:
+    header = request.header
+    served = SERVED.get(header.api_key)
+    if served is None or not served.first <= header.api_version <= served.last:
+        if header.api_key != Api.API_VERSIONS:
+            raise MalformedMessage(
+                f"API key {header.api_key} in version {header.api_version} is not served"
+            )
+        return _api_versions(state, request)
+    return served.handler(state, request)
+
+
 def _served() -> dict[int, Served]:
-    raw: dict[Api, Raw] = {Api.PRODUCE: produce, Api.FETCH: fetch, Api.API_VERSIONS: _api_versions}
+    raw: dict[Api, Raw] = {
+        Api.PRODUCE: produce,
+        Api.FETCH: fetch,
+        Api.API_VERSIONS: _api_versions,
+        Api.REPLICA_FETCH: replication.fetch,
+        Api.FORWARD: _forwarded,
+    }
     raw.update({api: _cooked(api, handler) for api, handler in _COOKED.items()})
+    raw.update({api: at_controller(raw[api]) for api in _AT_CONTROLLER})
     served = {}
     for api in sorted(raw):
         first, last = codec_versions(api)
@@ -157,14 +236,19 @@ class Broker:
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
         server_metrics: Callable[[], dict[str, float]] = dict,
+        connect: Callable[[AddressOf], Peers] | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        """`connect` gives the connections to other nodes; without it this node stays alone."""
         self._config = config
         self._disk = disk
         self._data_dir = data_dir
         self._now_ms = now_ms
         self._server_metrics = server_metrics
+        self._entropy = entropy
+        self._peers = NoPeers() if connect is None else connect(self._address_of)
         self._state: BrokerState | None = None
-        self._upkeep: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def state(self) -> BrokerState:
@@ -172,26 +256,60 @@ class Broker:
             raise RuntimeError("the broker has not been started")
         return self._state
 
+    # -- life --------------------------------------------------------------------------------
+
     async def start(self) -> None:
         """Recover everything that was acknowledged; only then may requests come in."""
-        replicas = Replicas(self._disk, self._data_dir, self._now_ms)
+        config = self._config
+        replicas = Replicas(
+            self._disk,
+            self._data_dir,
+            self._now_ms,
+            me=Voter(config.node_id, config.incarnation),
+            peers=self._peers,
+            entropy=self._entropy,
+            timing=config.timing,
+            heartbeat_s=config.heartbeat_s,
+            on_unwanted=self._unwanted,
+        )
         await replicas.begin()
-        store = await self._open_store(replicas)
+        store = self._open_store(replicas)
         self._state = BrokerState(
-            config=self._config,
+            config=config,
             replicas=replicas,
             store=store,
             producer_ids=ProducerIds(store),
+            peers=self._peers,
+            entropy=self._entropy,
             data_dir=self._data_dir,
             now_ms=self._now_ms,
             server_metrics=self._server_metrics,
         )
+        store.open()
+        await store.settled()
         replicas.remove_files(store.image.deleted_topics)
-        for topic in store.image.topics.values():
-            await self._open_partitions(topic, 0)
-        await replicas.settle()
-        await self._register()
-        self._upkeep = asyncio.create_task(self._keep_up())
+        await self._open_leftovers()
+        self._tasks = [
+            asyncio.create_task(self._keep_up()),
+            asyncio.create_task(Controlling(self.state).run()),
+        ]
+
+    async def enter(self) -> None:
+        """Found the cluster, or take part in it: the others know where this node is.
+
+        A start goes on without it if too few others are there: what is committed can be read.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENTER_S):
+                while not await self._is_in():  # noqa: ASYNC110 - asks somebody else every time
+                    await asyncio.sleep(RETRY_S)
+                await self.state.store.settled()
+                return
+        logger.warning("the cluster's controller was not found yet; going on without it")
+
+    async def resign(self) -> None:
+        """Hand over what this node leads: nobody need notice that it goes."""
+        await self.state.replicas.exchange.resign(RESIGN_S)
 
     def release_waiters(self) -> None:
         """Answer the fetches that wait for more: a stop need not wait for them."""
@@ -199,22 +317,17 @@ class Broker:
             waiter.answer()
 
     async def stop(self) -> None:
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._upkeep
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.state.replicas.close()
+        if isinstance(self._peers, Peers):
+            await self._peers.close()
+
+    # -- requests ----------------------------------------------------------------------------
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
-        header = request.header
-        served = SERVED.get(header.api_key)
-        if served is None or not served.first <= header.api_version <= served.last:
-            if header.api_key != Api.API_VERSIONS:
-                raise MalformedMessage(
-                    f"API key {header.api_key} in version {header.api_version} is not served"
-                )
-            return _api_versions(self.state, request)
-        return served.handler(self.state, request)
+        return answer_to(self.state, request)
 
     def metrics(self) -> dict[str, float]:
         return self.state.metrics()
@@ -222,54 +335,148 @@ class Broker:
     def offline_partitions(self) -> list[tuple[str, int, str]]:
         return self.state.replicas.offline()
 
-    async def _open_store(self, replicas: Replicas) -> MetadataStore:
-        partition = replicas.open(METADATA_TOPIC, TOPIC_ID, 0, _METADATA_SETTINGS)
+    # -- taking part -------------------------------------------------------------------------
+
+    def _address_of(self, node_id: int) -> tuple[str, int] | None:
+        config = self._config
+        if node_id in config.routes:
+            return config.routes[node_id]
+        if self._state is not None and node_id in self._state.image.nodes:
+            return next(iter(self._state.image.nodes[node_id].listeners.values()))
+        return config.members.get(node_id)
+
+    async def _is_in(self) -> bool:
+        """Whether the metadata has this node as it is; else something is done about it."""
+        state, config = self.state, self._config
+        me = state.image.nodes.get(config.node_id)
+        if (
+            me is not None
+            and me.incarnation == config.incarnation
+            and me.listeners == config.advertised
+            and me.rack == config.rack
+            and state.store.partition.has_leader
+        ):
+            return True
+        try:
+            if state.store.is_controller:
+                if state.image.cluster_id is None:
+                    await self._found()
+                await membership.register(
+                    state, config.node_id, config.incarnation, config.advertised, config.rack, ""
+                )
+            else:
+                await self._ask_to_join()
+        except KafkaError as error:
+            if error.code != ErrorCode.NOT_CONTROLLER:
+                raise
+        except PeerUnreachable as error:
+            logger.debug("no controller yet: %s", error)
+        return False
+
+    async def _found(self) -> None:
+        cluster_id = self._config.cluster_id or _new_cluster_id(self._entropy)
+        async with self.state.store.changing():
+            await self.state.store.commit([r.ClusterCreated(cluster_id=cluster_id)])
+
+    async def _ask_to_join(self) -> None:
+        config = self._config
+        controller = self.state.store.controller_id
+        nodes = [controller] if controller >= 0 else [*config.members, *self.state.image.nodes]
+        for node in dict.fromkeys(nodes):
+            if node == config.node_id:
+                continue
+            answer = await self._peers.request(
+                node,
+                Api.JOIN,
+                Struct(
+                    cluster_id=config.cluster_id,
+                    node_id=config.node_id,
+                    incarnation=config.incarnation,
+                    listeners=[
+                        Struct(name=name, host=host, port=port)
+                        for name, (host, port) in config.advertised.items()
+                    ],
+                    rack=config.rack,
+                    version="",
+                ),
+                timeout_s=ANSWER_S,
+            )
+            if answer.error_code:
+                raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
+            return
+
+    def _unwanted(self, partition: Partition) -> None:
+        """Its leader has no use for it: it goes, unless the metadata says otherwise."""
+        topic = self.state.image.topics_by_id.get(partition.topic_id)
+        if topic is not None and self._config.node_id not in topic.partitions[partition.index]:
+            logger.info("%s has moved to other nodes", partition)
+            self.state.replicas.remove_replica(partition.key)
+
+    # -- following the metadata --------------------------------------------------------------
+
+    def _open_store(self, replicas: Replicas) -> MetadataStore:
+        partition = replicas.open(
+            Plan(METADATA_TOPIC, TOPIC_ID, 0, _METADATA_SETTINGS, self._config.metadata_voters, ())
+        )
         if partition is None:
             raise MetadataLost(f"the metadata log is damaged: {replicas.offline()[0][2]}")
-        await replicas.settle()
-        store = MetadataStore(partition, self._now_ms, self._applied)
-        store.load()
-        return store
-
-    async def _register(self) -> None:
-        """Found the cluster on the first start; tell it where this node is to be found."""
-        state = self.state
-        me = r.NodeRegistered(node_id=self._config.node_id, listeners=self._config.advertised)
-        async with state.store.changing() as image:
-            found: list[r.Record] = []
-            if image.cluster_id is None:
-                found.append(r.ClusterCreated(cluster_id=_new_cluster_id()))
-            node = image.nodes.get(me.node_id)
-            if node is None or node.listeners != me.listeners:
-                found.append(me)
-            await state.store.commit(found)
+        return MetadataStore(
+            partition,
+            self._disk,
+            f"{self._data_dir}/metadata.snapshot",
+            self._now_ms,
+            self._applied,
+        )
 
     async def _applied(self, record: r.Record) -> None:
-        """What a committed change of the metadata means for this node's partitions."""
+        """What a committed change of the metadata means for this node."""
         state = self.state
         match record:
             case r.TopicCreated():
-                await self._open_partitions(state.image.topics[record.name], 0)
+                if (topic := state.image.topics_by_id.get(record.topic_id)) is not None:
+                    await self._open_partitions(topic, 0)
             case r.PartitionsAdded():
-                topic = state.image.topics_by_id[record.topic_id]
-                await self._open_partitions(topic, len(topic.partitions) - len(record.partitions))
+                if (topic := state.image.topics_by_id.get(record.topic_id)) is not None:
+                    await self._open_partitions(topic, 0)
+            case r.PartitionReassigned():
+                if (topic := state.image.topics_by_id.get(record.topic_id)) is not None:
+                    state.replicas.retarget(topic.topic_id, record.partition, record.replicas)
+                    await self._open_partitions(topic, record.partition, record.partition + 1)
             case r.TopicDeleted():
                 state.replicas.remove(record.topic_id)
+            case r.NodeRegistered() | r.NodeChanged() | r.NodeRemoved():
+                members = [node.node_id for node in state.image.nodes.values() if node.alive]
+                state.replicas.exchange.set_members(members)
             case r.ConfigChanged():
                 changed = [record.resource_name]
                 if record.resource_type == BROKER_RESOURCE:
                     changed = list(state.image.topics)
                 for name in changed:
-                    topic_id = state.image.topics[name].topic_id
-                    state.replicas.configure(topic_id, state.settings(name))
-                    await asyncio.sleep(0)
+                    if (topic := state.image.topics.get(name)) is not None:
+                        state.replicas.configure(topic.topic_id, state.settings(name))
+                        await asyncio.sleep(0)
 
-    async def _open_partitions(self, topic: Topic, first: int) -> None:
-        settings = self.state.settings(topic.name)
-        for index in range(first, len(topic.partitions)):
-            if self._config.node_id in topic.partitions[index]:
-                self.state.replicas.open(topic.name, topic.topic_id, index, settings)
+    async def _open_partitions(self, topic: Topic, first: int, end: int | None = None) -> None:
+        state = self.state
+        settings = state.settings(topic.name)
+        for index in range(first, len(topic.partitions) if end is None else end):
+            if (
+                self._config.node_id in topic.partitions[index]
+                and state.replicas.find(topic.topic_id, index) is None
+            ):
+                state.replicas.open(state.plan(topic, index, settings))
                 # Each touches a few files: a topic with thousands must not hold everybody up.
+                await asyncio.sleep(0)
+
+    async def _open_leftovers(self) -> None:
+        """Replicas that are to move away may still have a vote until they have."""
+        state = self.state
+        for topic_id, index in state.replicas.on_disk():
+            topic = state.image.topics_by_id.get(topic_id)
+            if topic is None or not 0 <= index < len(topic.partitions):
+                continue  # not known here yet: its record is still to come
+            if state.replicas.find(topic_id, index) is None:
+                state.replicas.open(state.plan(topic, index, state.settings(topic.name)))
                 await asyncio.sleep(0)
 
     async def _keep_up(self) -> None:
@@ -284,6 +491,6 @@ class Broker:
                 logger.exception("upkeep failed and will be tried again")
 
 
-def _new_cluster_id() -> str:
+def _new_cluster_id(entropy: Callable[[int], bytes]) -> str:
     """Twenty-two characters, as Kafka's tools expect."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(entropy(16)).rstrip(b"=").decode()

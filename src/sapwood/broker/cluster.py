@@ -1,8 +1,8 @@
-"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, DescribeLogDirs, NodeStatus."""
+"""Metadata, DescribeCluster, DescribeTopicPartitions, DescribeLogDirs: who and what is there."""
 
-import os
 import shutil
 
+from sapwood.broker.leading import current_leader
 from sapwood.broker.state import BrokerState
 from sapwood.broker.topics import NO_TOPIC_ID, create_missing
 from sapwood.metadata.controller import check_topic_name
@@ -38,7 +38,7 @@ async def metadata(state: BrokerState, request: Request, message: Struct) -> Str
     answer = Struct(
         brokers=_brokers(state, request, "node_id"),
         cluster_id=state.image.cluster_id,
-        controller_id=state.config.node_id,
+        controller_id=state.store.controller_id,
         topics=topics,
         error_code=0,
     )
@@ -89,28 +89,27 @@ def _topic_metadata(state: BrokerState, topic: Topic) -> Struct:
 
 
 def _partition_metadata(state: BrokerState, topic: Topic, index: int) -> Struct:
-    replicas = topic.partitions[index]
-    result = Struct(
-        error_code=0,
+    replicas = state.voters(topic, index)
+    known = state.leadership(topic, index)
+    leader, epoch = current_leader(state, topic, index)
+    offline = [node for node in replicas if not state.is_alive(node)]
+    in_sync = [] if known is None else [node for node in replicas if node in known.in_sync]
+    partition = state.replicas.find(topic.topic_id, index)
+    if leader == state.config.node_id and (
+        partition is None or partition.offline_reason is not None
+    ):
+        leader, offline = -1, [*offline, state.config.node_id]
+    return Struct(
+        error_code=int(ErrorCode.LEADER_NOT_AVAILABLE if leader < 0 else ErrorCode.NONE),
         partition_index=index,
-        leader_id=state.config.node_id,
-        leader_epoch=-1,
+        leader_id=leader,
+        leader_epoch=epoch,
         replica_nodes=replicas,
-        isr_nodes=replicas,
+        isr_nodes=[node for node in in_sync if node not in offline],
         eligible_leader_replicas=[],
         last_known_elr=[],
-        offline_replicas=[],
+        offline_replicas=offline,
     )
-    try:
-        partition = state.replicas.get(topic.topic_id, index)
-        partition.check_online()
-        result.leader_epoch = partition.leader_epoch
-    except KafkaError:
-        result.error_code = int(ErrorCode.LEADER_NOT_AVAILABLE)
-        result.leader_id = -1
-        result.isr_nodes = []
-        result.offline_replicas = replicas
-    return result
 
 
 def _sorted_topics(state: BrokerState) -> list[Topic]:
@@ -120,6 +119,8 @@ def _sorted_topics(state: BrokerState) -> list[Topic]:
 def _brokers(state: BrokerState, request: Request, id_field: str) -> list[Struct]:
     brokers = []
     for node in state.image.nodes.values():
+        if not state.is_alive(node.node_id):
+            continue
         host, port = state.address(node, request.connection.listener)
         brokers.append(
             Struct(
@@ -136,7 +137,7 @@ def describe_cluster(state: BrokerState, request: Request, message: Struct) -> S
         error_message=None,
         endpoint_type=endpoint_type,
         cluster_id=state.image.cluster_id,
-        controller_id=state.config.node_id,
+        controller_id=state.store.controller_id,
         brokers=_brokers(state, request, "broker_id"),
     )
     if endpoint_type != BROKER_ENDPOINTS:
@@ -188,10 +189,10 @@ def describe_log_dirs(state: BrokerState, request: Request, message: Struct) -> 
         for index in range(len(topic.partitions)):
             if wanted is not None and (topic.name, index) not in wanted:
                 continue
-            try:
-                size = state.replicas.get(topic.topic_id, index).log.size_bytes
-            except KafkaError:
-                continue  # its log could not be opened, so nothing can be said of it
+            partition = state.replicas.find(topic.topic_id, index)
+            if partition is None:
+                continue  # it is not here, or could not be opened: nothing can be said of it
+            size = partition.log.size_bytes
             topics.setdefault(topic.name, []).append(
                 Struct(
                     partition_index=index, partition_size=size, offset_lag=0, is_future_key=False
@@ -208,25 +209,5 @@ def describe_log_dirs(state: BrokerState, request: Request, message: Struct) -> 
                 total_bytes=usage.total,
                 usable_bytes=usage.free,
             )
-        ],
-    )
-
-
-def node_status(state: BrokerState, request: Request, message: Struct) -> Struct:
-    from importlib.metadata import version as package_version  # it takes 14 ms to load
-
-    return Struct(
-        node_id=state.config.node_id,
-        kind="core",
-        pid=os.getpid(),
-        version=package_version("sapwood"),
-        listeners=[
-            Struct(name=name, host=host, port=port)
-            for name, (host, port) in state.config.advertised.items()
-        ],
-        metrics=[Struct(name=name, value=value) for name, value in state.metrics().items()],
-        offline_partitions=[
-            Struct(topic=topic, partition=index, reason=reason)
-            for topic, index, reason in state.replicas.offline()
         ],
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from sapwood.broker.leading import leader_of, reads_alone
 from sapwood.broker.state import BrokerState
+from sapwood.metadata.controller import find_topic
 from sapwood.replica import Partition
 from sapwood.server import Request
 from sapwood.wire.apis import Api
@@ -23,22 +25,32 @@ def fetch(
     message = decode_request(Api.FETCH, version, request.body, request.body_offset)
     if getattr(message, "session_id", 0) != 0:
         # Sessions are never opened: whoever names one confuses this node with another.
-        return _encode(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+        return _encode(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [], [])
     attempt = _Attempt(state, request, message)
-    topics = attempt.read()
-    if attempt.is_enough or message.max_wait <= 0:
-        return _encode(request, ErrorCode.NONE, topics)
-    if len(state.fetch_waiters) >= state.config.max_fetch_waiters:
-        return _encode(request, ErrorCode.NONE, topics)
+    topics = attempt.read(may_wait=message.max_wait > 0)
+    if (
+        attempt.is_enough
+        or message.max_wait <= 0
+        or len(state.fetch_waiters) >= state.config.max_fetch_waiters
+    ):
+        return attempt.encode(topics)
     return _Waiter(attempt).future
 
 
-def _encode(request: Request, error_code: int, topics: list[Struct]) -> list[Buffer]:
+def _encode(
+    request: Request, error_code: int, topics: list[Struct], endpoints: list[Struct]
+) -> list[Buffer]:
     return encode_response_frame(
         Api.FETCH,
         request.header.api_version,
         request.header.correlation_id,
-        Struct(throttle_time=0, error_code=error_code, session_id=0, responses=topics),
+        Struct(
+            throttle_time=0,
+            error_code=error_code,
+            session_id=0,
+            responses=topics,
+            node_endpoints=endpoints,
+        ),
     )
 
 
@@ -60,6 +72,9 @@ class _Attempt:
         self.message = message
         self.read_bytes = 0
         self.is_enough = False
+        self._may_wait = False
+        self._rack = getattr(message, "rack_id", "")
+        self._endpoints: dict[int, Struct] = {}
         self._topics = [
             (topic, [self._resolve(topic, wanted) for wanted in topic.partitions])
             for topic in message.topics
@@ -74,8 +89,12 @@ class _Attempt:
             if wanted.partition is not None
         ]
 
-    def read(self) -> list[Struct]:
+    def encode(self, topics: list[Struct]) -> list[Buffer]:
+        return _encode(self.request, ErrorCode.NONE, topics, list(self._endpoints.values()))
+
+    def read(self, *, may_wait: bool = False) -> list[Struct]:
         """Fill a response, and note whether it need not wait any longer."""
+        self._may_wait = may_wait
         self.read_bytes = 0
         self.is_enough = not self._topics
         budget = max(0, min(self.message.max_bytes, self.state.config.max_fetch_bytes))
@@ -84,6 +103,8 @@ class _Attempt:
             results = []
             for wanted in partitions:
                 result = self._read_partition(wanted, budget - self.read_bytes)
+                if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    self._point_to_leader(topic, result)
                 results.append(result)
                 if result.error_code != 0 or hasattr(result, "diverging_epoch"):
                     self.is_enough = True
@@ -97,6 +118,36 @@ class _Attempt:
         if self.read_bytes >= self.message.min_bytes:
             self.is_enough = True
         return topics
+
+    def _point_to_leader(self, topic: Struct, result: Struct) -> None:
+        name, topic_id = getattr(topic, "topic", None), getattr(topic, "topic_id", b"")
+        found = leader_of(self.state, self.request, name, topic_id, result.partition_index)
+        if found is not None:
+            result.current_leader, endpoint = found
+            self._endpoints[endpoint.node_id] = endpoint
+
+    def _may_read(self, partition: Partition) -> bool:
+        """From the leader; from a follower only what Kafka calls fetching from the closest
+        replica, and what nobody else can give. False: in a moment."""
+        partition.check_online()
+        if partition.leads:
+            partition.check_leads()
+            if not partition.is_confirmed and self._may_wait:
+                return False
+            partition.check_confirmed()
+        elif not self._rack:
+            topic = find_topic(self.state.image, None, partition.topic_id)
+            if not reads_alone(self.state, topic, partition.index):
+                partition.check_leads()
+        return True
+
+    def _closer_replica(self, partition: Partition) -> int | None:
+        """A replica in sync in the reader's rack, if the leader isn't there itself."""
+        nodes = self.state.image.nodes
+        if not partition.leads or nodes[self.state.config.node_id].rack == self._rack:
+            return None
+        in_sync = partition.group.in_sync(self.state.loop_now())
+        return next((it for it in in_sync if it in nodes and nodes[it].rack == self._rack), None)
 
     def _resolve(self, topic: Struct, wanted: Struct) -> _Wanted:
         try:
@@ -122,9 +173,15 @@ class _Attempt:
             if partition is None:
                 raise wanted.error or KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             check_leader_epoch(partition, getattr(request, "current_leader_epoch", -1))
+            if not self._may_read(partition):
+                return result
             diverging = _divergence(partition, request)
+            closer = self._closer_replica(partition) if self._rack else None
             if diverging is not None:
                 result.diverging_epoch = diverging
+            elif closer is not None:
+                result.preferred_read_replica = closer
+                self.is_enough = True
             else:
                 # The first batch is given however large it is: a client whose limit is
                 # smaller than a batch would else ask for it for ever.
@@ -197,7 +254,7 @@ class _Waiter:
     def answer(self) -> None:
         if not self.future.done():
             topics = self._attempt.read()
-            self.future.set_result(_encode(self._attempt.request, ErrorCode.NONE, topics))
+            self.future.set_result(self._attempt.encode(topics))
 
     def _forget(self, _: object) -> None:
         self._timer.cancel()

@@ -26,8 +26,8 @@ def list_offsets(state: BrokerState, request: Request, message: Struct) -> Struc
         )
         try:
             partition = state.partition(topic.name, b"", wanted.partition_index)
-            partition.check_online()
             check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
+            partition.check_confirmed()
             result.timestamp, result.offset = _offset_at(partition, wanted.timestamp)
         except KafkaError as error:
             result.error_code = int(error.code)
@@ -67,8 +67,8 @@ def offset_for_leader_epoch(state: BrokerState, request: Request, message: Struc
         result = Struct(partition=wanted.partition, error_code=0, leader_epoch=-1, end_offset=-1)
         try:
             partition = state.partition(topic.topic, b"", wanted.partition)
-            partition.check_online()
             check_leader_epoch(partition, wanted.current_leader_epoch)
+            partition.check_confirmed()
             epoch, end = _epoch_end(partition, wanted.leader_epoch)
             result.leader_epoch, result.end_offset = epoch, end
         except KafkaError as error:
@@ -120,7 +120,7 @@ async def delete_records(state: BrokerState, request: Request, message: Struct) 
 
 
 async def _delete_before(partition: Partition, offset: int) -> int:
-    partition.check_online()
+    partition.check_confirmed()
     if "delete" not in partition.log.config.cleanup_policy:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION, f"{partition} is only compacted: nothing can be deleted"

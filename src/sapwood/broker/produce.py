@@ -2,6 +2,7 @@
 
 import asyncio
 
+from sapwood.broker.leading import leader_of
 from sapwood.broker.refusal import refuse
 from sapwood.broker.state import BrokerState
 from sapwood.replica import OnCommitted
@@ -27,7 +28,7 @@ def produce(
         name = getattr(topic, "name", None)
         topic_id = getattr(topic, "topic_id", b"")
         results = [
-            _append(state, message.acks, name, topic_id, data, now_ms, answer)
+            _append(state, request, message.acks, name, topic_id, data, now_ms, answer)
             for data in topic.partition_data
         ]
         answer.add(name, topic_id, results)
@@ -42,6 +43,7 @@ def produce(
 
 def _append(
     state: BrokerState,
+    request: Request,
     acks: int,
     topic: str | None,
     topic_id: bytes,
@@ -64,14 +66,13 @@ def _append(
         if acks not in (-1, 0, 1):
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: use all, 1 or 0")
         partition = state.partition(topic, topic_id, data.index)
-        if acks == -1 and partition.rules.min_insync_replicas > 1:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"min.insync.replicas is {partition.rules.min_insync_replicas}, 1 is in sync",
-            )
-        appended = partition.produce(data.records, now_ms, done)
+        if acks == -1:
+            partition.check_enough_replicas()
+        appended = partition.produce(data.records, now_ms, done, everywhere=acks == -1)
     except KafkaError as error:
         answer.has_failed = True
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            answer.point_to_leader(state, request, topic, topic_id, data.index, result)
         if done is not None:
             done(error)
     else:
@@ -90,18 +91,34 @@ def _fail(result: Struct, error: KafkaError) -> None:
 class _Answer:
     """One response, and how many partitions it still waits for."""
 
-    __slots__ = ("_future", "_header", "_timer", "_topics", "_waiting", "has_failed")
+    __slots__ = ("_endpoints", "_future", "_header", "_timer", "_topics", "_waiting", "has_failed")
 
     def __init__(self, header: RequestHeader) -> None:
         self.has_failed = False
         self._header = header
         self._topics: list[Struct] = []
+        self._endpoints: dict[int, Struct] = {}
         self._waiting: dict[int, Struct] = {}
         self._future: asyncio.Future[list[Buffer] | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, name: str | None, topic_id: bytes, results: list[Struct]) -> None:
         self._topics.append(Struct(name=name, topic_id=topic_id, partition_responses=results))
+
+    def point_to_leader(
+        self,
+        state: BrokerState,
+        request: Request,
+        topic: str | None,
+        topic_id: bytes,
+        index: int,
+        result: Struct,
+    ) -> None:
+        """Save a client the detour through metadata."""
+        found = leader_of(state, request, topic, topic_id, index)
+        if found is not None:
+            result.current_leader, endpoint = found
+            self._endpoints[endpoint.node_id] = endpoint
 
     def expect(self, result: Struct) -> OnCommitted:
         self._waiting[id(result)] = result
@@ -147,5 +164,9 @@ class _Answer:
             Api.PRODUCE,
             self._header.api_version,
             self._header.correlation_id,
-            Struct(responses=self._topics, throttle_time=0),
+            Struct(
+                responses=self._topics,
+                throttle_time=0,
+                node_endpoints=list(self._endpoints.values()),
+            ),
         )

@@ -1,15 +1,28 @@
-"""What every handler sees: this node's config, the metadata, the partitions."""
+"""What every handler sees: this node's config, the metadata, the partitions, the other nodes."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from sapwood.broker.store import MetadataStore, ProducerIds
 from sapwood.metadata import configs
-from sapwood.metadata.controller import find_topic
-from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Node
-from sapwood.replica import LogConfig, Partition, Replicas, Rules, Settings
+from sapwood.metadata.controller import check_partition, find_topic
+from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Node, Topic
+from sapwood.replica import (
+    Leadership,
+    LogConfig,
+    NoPeers,
+    Partition,
+    Peers,
+    Plan,
+    Replicas,
+    Rules,
+    Settings,
+    Timing,
+    Voter,
+)
 from sapwood.wire.compression import Compression
 
 LONG_MAX = 2**63 - 1
@@ -18,6 +31,19 @@ LONG_MAX = 2**63 - 1
 @dataclass(slots=True, frozen=True)
 class BrokerConfig:
     node_id: int = 0
+    incarnation: int = 0
+    """Of this node's data directory: another one is another voter."""
+    cluster_id: str | None = None
+    """Of the cluster that this node is in; None founds one with an id that is drawn."""
+    metadata_voters: tuple[Voter, ...] = (Voter(0, 0),)
+    """Who voted on the metadata log when it was founded."""
+    rack: str | None = None
+    members: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Where other nodes may be found as long as the metadata doesn't say."""
+    routes: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Other ways to other nodes than the metadata says."""
+    timing: Timing = field(default_factory=Timing)
+    heartbeat_s: float = 0.15
     advertised: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Listener name → the address that its clients are told."""
     auto_create_topics: bool = True
@@ -46,6 +72,8 @@ class BrokerState:
     replicas: Replicas
     store: MetadataStore
     producer_ids: ProducerIds
+    peers: Peers | NoPeers
+    entropy: Callable[[int], bytes]
     data_dir: str
     now_ms: Callable[[], int]
     server_metrics: Callable[[], dict[str, float]]
@@ -61,7 +89,60 @@ class BrokerState:
         Only what the image lists can be reached: the metadata's own log is a partition, too.
         """
         found = find_topic(self.image, topic, topic_id)
+        check_partition(found, index)
         return self.replicas.get(found.topic_id, index)
+
+    def loop_now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    @property
+    def silence_s(self) -> float:
+        return self.config.timing.silence_s
+
+    def is_alive(self, node_id: int) -> bool:
+        """As far as the cluster has noticed."""
+        node = self.image.nodes.get(node_id)
+        return node_id == self.config.node_id or (node is not None and node.alive)
+
+    def leadership(self, topic: Topic, index: int) -> Leadership | None:
+        return self.replicas.exchange.leaders.get((topic.topic_id, index))
+
+    def voters(self, topic: Topic, index: int) -> list[int]:
+        """The nodes that hold a partition now, which may not be those that should."""
+        known = self.leadership(topic, index)
+        if known is None:
+            return topic.partitions[index]
+        # In the order of the target, so that the preferred leader comes first.
+        nodes = [voter.node for voter in known.voters]
+        target = topic.partitions[index]
+        return [it for it in target if it in nodes] + [it for it in nodes if it not in target]
+
+    def each_partition(self) -> Iterator[tuple[Topic, int]]:
+        for topic in self.image.topics.values():
+            for index in range(len(topic.partitions)):
+                yield topic, index
+
+    def moving(self) -> set[tuple[bytes, int]]:
+        """The partitions that are not yet, or no longer, only where they should be."""
+        return {
+            (topic.topic_id, index)
+            for topic, index in self.each_partition()
+            if (known := self.leadership(topic, index)) is not None
+            and {voter.node for voter in known.voters} != set(topic.partitions[index])
+        }
+
+    def votes_of(self, node_id: int) -> int:
+        """How many partitions have the node among their voters."""
+        return sum(
+            node_id in {voter.node for voter in known.voters}
+            for topic, index in self.each_partition()
+            if (known := self.leadership(topic, index)) is not None
+        )
+
+    def plan(self, topic: Topic, index: int, settings: Settings) -> Plan:
+        voters = tuple(Voter(*voter) for voter in topic.voters[index])
+        target = tuple(topic.partitions[index])
+        return Plan(topic.name, topic.topic_id, index, settings, voters, target)
 
     def broker_overrides(self, node_id: int) -> configs.BrokerOverrides:
         static = {**self.config.overrides, **self._identity()}
@@ -115,11 +196,15 @@ class BrokerState:
         partitions = list(self.replicas)
         offline = self.replicas.offline()
         return {
-            "kafka_server_replicamanager_leadercount": float(len(partitions)),
+            "kafka_server_replicamanager_leadercount": float(sum(p.leads for p in partitions)),
             "kafka_server_replicamanager_partitioncount": float(len(partitions)),
             "kafka_server_replicamanager_offlinereplicacount": float(len(offline)),
             "kafka_log_log_size": float(sum(p.log.size_bytes for p in partitions)),
+            "kafka_controller_kafkacontroller_activecontrollercount": float(
+                self.store.is_controller
+            ),
             "sapwood_partitions_offline_total": float(self.replicas.offline_total),
+            "sapwood_replicas_mended_total": float(self.replicas.mended_total),
             "sapwood_fetch_waiters": float(len(self.fetch_waiters)),
             **self.server_metrics(),
         }

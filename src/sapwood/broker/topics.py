@@ -1,12 +1,12 @@
 """CreateTopics, DeleteTopics, CreatePartitions, and creation on demand."""
 
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
 from sapwood.broker.configs import describe_entries
+from sapwood.broker.forwarding import ask_controller
 from sapwood.broker.refusal import refuse
 from sapwood.broker.state import BrokerState
 from sapwood.metadata import controller
@@ -22,23 +22,37 @@ T = TypeVar("T", bound=Hashable)
 NO_TOPIC_ID = bytes(16)
 
 
-def new_topic_id() -> bytes:
-    return uuid.uuid4().bytes
-
-
 async def create_missing(state: BrokerState, names: Iterable[str]) -> None:
     """Create what doesn't exist and can be; the asker is told what still doesn't exist."""
-    if all(name in state.image.topics for name in names):
+    missing = [name for name in names if name not in state.image.topics]
+    if not missing:
+        return
+    if not state.store.is_controller:
+        await ask_controller(state, _creation(missing))
         return
     async with state.store.changing() as image:
         for name in names:
             try:
                 record = controller.create_topic(
-                    image, name, new_topic_id(), default_partition_count=state.config.num_partitions
+                    image,
+                    name,
+                    state.entropy(16),
+                    default_partition_count=state.config.num_partitions,
                 )
                 await state.store.commit([record])
             except KafkaError as error:
                 logger.debug("topic %s was not created on demand: %s", name[:300], error)
+
+
+def _creation(names: list[str]) -> Struct:
+    return Struct(
+        topics=[
+            Struct(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
+            for name in dict.fromkeys(names)
+        ],
+        timeout=0,
+        validate_only=False,
+    )
 
 
 async def create_topics(state: BrokerState, request: Request, message: Struct) -> Struct:
@@ -85,7 +99,7 @@ def _new_topic(state: BrokerState, image: Image, topic: Struct) -> TopicCreated:
     return controller.create_topic(
         image,
         topic.name,
-        new_topic_id(),
+        state.entropy(16),
         partition_count=topic.num_partitions,
         default_partition_count=state.config.num_partitions,
         replication_factor=topic.replication_factor,

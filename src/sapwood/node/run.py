@@ -22,10 +22,11 @@ import msgspec
 from sapwood.broker import Broker, BrokerConfig
 from sapwood.disk import OsDisk
 from sapwood.node import discovery, identity, logs, membership, ready
-from sapwood.node.config import NodeConfig
+from sapwood.node.config import NodeConfig, parse_address
 from sapwood.node.joining import join
 from sapwood.node.lock import DirectoryLock, DirectoryLocked
 from sapwood.node.membership import Member, NoMembership
+from sapwood.replica import Peers, Timing, Voter
 from sapwood.server import Limits, Server
 from sapwood.wire.apis import Api
 from sapwood.wire.schema import load
@@ -123,6 +124,7 @@ class Node:
                 ready.remove(self._directory)
                 if entry is not None:
                     entry.unlink(missing_ok=True)
+                await broker.resign()
                 broker.release_waiters()
                 await server.close(self._config.stop_grace_s)
                 await broker.stop()
@@ -151,24 +153,14 @@ class Node:
             advertised = reachable(server.advertised())
             member = await self._membership(advertised)
             server.gate.secret, server.gate.node_id = member.secret, member.identity.node_id
-            broker = Broker(
-                BrokerConfig(
-                    node_id=member.identity.node_id,
-                    advertised=advertised,
-                    auto_create_topics=config.auto_create_topics,
-                    num_partitions=config.num_partitions,
-                    overrides=config.broker_configs(),
-                ),
-                OsDisk(),
-                str(self._directory),
-                server_metrics=server.metrics,
-            )
+            broker = self._broker(member, advertised, server)
             await broker.start()
-            member = self._learn_cluster(member, broker)
             # What lives as long as the node needn't be looked at by the garbage collector.
             gc.freeze()
             server.handler = broker.handle
-            await server.start()
+            await server.start()  # before entering: the others must be able to answer
+            await broker.enter()
+            member = self._learn_cluster(member, broker)
         except NoMembership as error:
             raise StartFailed(str(error)) from error
         except OSError as error:
@@ -177,6 +169,32 @@ class Node:
         except Exception as error:
             raise StartFailed(f"{type(error).__name__}: {error}") from error
         return server, broker, member
+
+    def _broker(
+        self, member: Member, advertised: dict[str, tuple[str, int]], server: Server
+    ) -> Broker:
+        config, who = self._config, member.identity
+        return Broker(
+            BrokerConfig(
+                node_id=who.node_id,
+                incarnation=who.incarnation,
+                cluster_id=who.cluster_id,
+                metadata_voters=tuple(Voter(*voter) for voter in who.metadata_voters),
+                rack=config.rack,
+                members={node: parse_address(it) for node, it in who.members.items()},
+                routes={node: parse_address(it) for node, it in config.peer_routes.items()},
+                timing=Timing(silence_s=config.link_timeout_ms / 1000),
+                heartbeat_s=config.heartbeat_ms / 1000,
+                advertised=advertised,
+                auto_create_topics=config.auto_create_topics,
+                num_partitions=config.num_partitions,
+                overrides=config.broker_configs(),
+            ),
+            OsDisk(),
+            str(self._directory),
+            server_metrics=server.metrics,
+            connect=lambda address_of: Peers(who.node_id, member.secret, address_of),
+        )
 
     async def _membership(self, advertised: dict[str, tuple[str, int]]) -> Member:
         found = membership.settle(self._config, self._directory)

@@ -83,7 +83,7 @@ class Group:
         self.last_leader = NOBODY
         self._log = log
         self._first_voters = first_voters
-        self._timing = timing
+        self.timing = timing
         self._effects: list[Effect] = []
         self._tried = 0
         """Attempts at an election since a leader was heard of."""
@@ -132,7 +132,7 @@ class Group:
             return False
         voters = self.voters
         needed = majority(len(voters))
-        since = now - self._timing.silence_s
+        since = now - self.timing.silence_s
         if role.since > since:
             return True  # give them the time to find out
         return sum(it == self.me or role.hears(it, since) for it in voters) >= needed
@@ -142,7 +142,7 @@ class Group:
         role = self.role
         if not isinstance(role, Elected):
             return []
-        since = now - self._timing.silence_s
+        since = now - self.timing.silence_s
         held = self.high_watermark
         return [
             it.node
@@ -159,6 +159,12 @@ class Group:
         held = acknowledged(voters, role.durable, self.term, replicas)
         return min(self.high_watermark, -1 if held is None else held)
 
+    @property
+    def is_being_joined(self) -> bool:
+        """Whether a replica without a vote follows this leader."""
+        role, voters = self.role, self.voters
+        return isinstance(role, Elected) and any(it not in voters for it in role.progress)
+
     def take(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
@@ -169,7 +175,7 @@ class Group:
         role = self.role
         if isinstance(role, Elected):
             if not self.has_quorum(now):
-                self._become(Unattached(now + self._timing.round_s + self._turn()))
+                self._become(Unattached(now + self.timing.round_s + self._turn()))
             elif now >= role.successor_deadline:
                 role.successor, role.successor_deadline = None, NEVER
         elif not isinstance(role, Follower) and now >= role.deadline:
@@ -179,9 +185,13 @@ class Group:
                 self._become(Unattached(NEVER))
 
     def leader_lost(self, now: float) -> None:
-        """The link to the leader is dead, or the leader says that it doesn't lead."""
+        """The link to the leader is dead."""
         if isinstance(self.role, Follower):
             self._become(Unattached(self._standing(now)))
+
+    def leader_refused(self, now: float) -> None:
+        """Who was taken for the leader doesn't lead, and doesn't know who does."""
+        self.leader_lost(now + self.timing.stagger_s)
 
     # -- elections ---------------------------------------------------------------------------
 
@@ -191,11 +201,11 @@ class Group:
             if vote.term > self.term and isinstance(self.role, Elected):
                 # It stood once and nobody heard of it. Now it can't follow below its own term,
                 # and nobody who is led would elect it: it would be left out for good.
-                self._enter(vote.term, now + self._timing.stagger_s + self._turn())
+                self._enter(vote.term, now + self.timing.stagger_s + self._turn())
             granted = vote.term >= self.term and not self._is_led(now) and self._may_lead(vote)
         else:
             if vote.term > self.term:
-                self._enter(vote.term, now + self._timing.round_s + self._turn())
+                self._enter(vote.term, now + self.timing.round_s + self._turn())
             granted = (
                 vote.term == self.term
                 and self.state.vote in (None, vote.candidate)
@@ -205,12 +215,12 @@ class Group:
             if granted:
                 if self.state.vote is None:
                     self._save(HardState(self.term, vote.candidate))
-                self._become(Unattached(now + 2 * self._timing.round_s + self._turn()))
+                self._become(Unattached(now + 2 * self.timing.round_s + self._turn()))
         return VoteAnswer(self.term, self.me, granted, vote.pre, self.leader)
 
     def vote_answered(self, now: float, answer: VoteAnswer) -> None:
         if answer.term > self.term:
-            self._enter(answer.term, now + self._timing.stagger_s + self._turn())
+            self._enter(answer.term, now + self.timing.stagger_s + self._turn())
         if answer.leader != NOBODY:
             self.announced(now, answer.leader, answer.term)
             return
@@ -278,7 +288,7 @@ class Group:
     ) -> Verdict:
         """A replica wants what comes after `position`, and holds `durable` for good."""
         if epoch > self.term:
-            self._enter(epoch, now + self._timing.stagger_s + self._turn())
+            self._enter(epoch, now + self.timing.stagger_s + self._turn())
         role = self.role
         if not isinstance(role, Elected) or epoch != self.term:
             return NotLeader(self.term, self.leader)
@@ -321,7 +331,7 @@ class Group:
         successor = next((it for it in self.voters if it.node == node and it != self.me), None)
         if not isinstance(role, Leader) or successor not in role.progress:
             return False
-        role.successor, role.successor_deadline = node, now + self._timing.silence_s
+        role.successor, role.successor_deadline = node, now + self.timing.silence_s
         self._hand_over_if_ready()
         return True
 
@@ -336,7 +346,7 @@ class Group:
             return
         if changed is not None and changed[0] >= self.high_watermark:
             return
-        since = now - self._timing.silence_s
+        since = now - self.timing.silence_s
         followers = role.progress.items()
         ready = [it for it, known in followers if known.keeps_up(self.high_watermark, since)]
         new = next_voters(self.voters, [self.me, *ready], target)
@@ -356,12 +366,16 @@ class Group:
             self._tried = 0
             self._commit(min(high_watermark, self._log.position.offset))
 
+    def meeting_point(self, epoch: int, offset: int) -> Position:
+        """Up to where the own log can agree with one in which that epoch ends there."""
+        own = self._log.end_of_epoch(epoch) if epoch >= 0 else START
+        return START if own.epoch < 0 else Position(own.epoch, min(own.offset, offset))
+
     def diverged(self, epoch: int, offset: int) -> None:
         """The leader knows of the own log only what it held when that epoch ended."""
         if not isinstance(self.role, Follower) or self._log.position.epoch == self.term:
             return  # an answer that came late: what the leader of this term wrote is in step
-        own = self._log.end_of_epoch(epoch) if epoch >= 0 else START
-        cut = START if own[0] < 0 else Position(own[0], min(own[1], offset))
+        cut = self.meeting_point(epoch, offset)
         if cut.offset < self.high_watermark:
             raise RaftViolation(
                 f"told to cut back to {cut}, but all below {self.high_watermark} is committed"
@@ -403,9 +417,9 @@ class Group:
         """Successors stand one after the other, in the voters' order behind the last leader."""
         nodes = [it.node for it in self.voters]
         if self.me.node not in nodes:
-            return len(nodes) * self._timing.stagger_s
+            return len(nodes) * self.timing.stagger_s
         first = nodes.index(self.last_leader) + 1 if self.last_leader in nodes else 0
-        return (nodes.index(self.me.node) - first) % len(nodes) * self._timing.stagger_s
+        return (nodes.index(self.me.node) - first) % len(nodes) * self.timing.stagger_s
 
     def _standing(self, now: float) -> float:
         if not self._may_stand:
@@ -420,7 +434,7 @@ class Group:
         """
         rounds = min(max(self._tried, 1), 4)
         scatter = hash((self.me.node, self.term, self._tried)) % 1021 / 1021
-        return self._timing.round_s * rounds * (1 + scatter) + self._turn()
+        return self.timing.round_s * rounds * (1 + scatter) + self._turn()
 
     def _is_led(self, now: float) -> bool:
         return isinstance(self.role, Follower) or self.has_quorum(now)

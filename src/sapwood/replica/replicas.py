@@ -1,19 +1,27 @@
-"""The partitions that this node holds: opened, looked up, kept up, closed, removed."""
+"""The replicas that this node holds: opened, looked up, kept up, mended, closed, removed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import struct
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sapwood.disk import Disk, Journal
+from sapwood.disk import Disk
 from sapwood.log import CorruptLog, HybridClock, Log, LogConfig, SegmentCache
+from sapwood.raft import Group, HardState, Timing, Vote, Voter, Voters
 from sapwood.replica.acceptance import Rules
-from sapwood.replica.partition import Partition
+from sapwood.replica.applying import apply
+from sapwood.replica.exchange import Exchange, Peers
+from sapwood.replica.notes import Extent, Identity, Notes
+from sapwood.replica.partition import GroupKey, Partition
+from sapwood.replica.peers import PeerUnreachable
+from sapwood.replica.raft_log import GroupLog
+from sapwood.wire.apis import Api
+from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -21,8 +29,9 @@ logger = logging.getLogger(__name__)
 UPKEEP_INTERVAL_S = 1.0
 _UPKEEP_AT_ONCE = 100
 """Partitions between two turns for others: a node may have thousands."""
-_CLEAN_STOP = b"clean-stop"
-_END = struct.Struct(">q")
+ALONE = Voter(0, 0)
+DAMAGED = ".damaged-"
+"""What is in the name of a directory that was set aside."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,15 +42,42 @@ class Settings:
     rules: Rules
 
 
+@dataclass(slots=True, frozen=True)
+class Plan:
+    """What the metadata says about a partition."""
+
+    topic: str
+    topic_id: bytes
+    index: int
+    settings: Settings
+    first_voters: Voters
+    target: tuple[int, ...]
+
+    @property
+    def key(self) -> GroupKey:
+        return self.topic_id, self.index
+
+
+class NoPeers:
+    """For a node on its own."""
+
+    async def request(
+        self, node: int, api: Api, message: Struct, *, timeout_s: float, data: bool = False
+    ) -> Struct:
+        raise PeerUnreachable(f"node {node} is unknown here")
+
+
 def directory_name(topic: str, topic_id: bytes, index: int) -> str:
     """The id decides, the name is for people. Cut, since a file name has 255 bytes at most."""
     return f"{topic[:180]}-{index}.{topic_id.hex()}"
 
 
-def topic_id_of(directory: str) -> bytes | None:
+def key_of(directory: str) -> GroupKey | None:
+    """The replica that a directory is for."""
+    name, _, topic_id = directory.rpartition(".")
     with contextlib.suppress(ValueError):
-        topic_id = bytes.fromhex(directory.rpartition(".")[2])
-        return topic_id if len(topic_id) == 16 else None
+        if len(topic_id) == 32:
+            return bytes.fromhex(topic_id), int(name.rpartition("-")[2])
     return None
 
 
@@ -52,10 +88,9 @@ def _log_failure(removal: asyncio.Future[None]) -> None:
 
 @dataclass(slots=True, frozen=True)
 class _Unopened:
-    """A partition whose log could not be opened, and why."""
+    """A replica whose log could not be opened, and why."""
 
-    topic: str
-    settings: Settings
+    plan: Plan
     reason: str
     may_be_retried: bool
     """A full disk or too many open files pass; damage doesn't."""
@@ -64,130 +99,216 @@ class _Unopened:
 class Replicas:
     """Opening may cost time; looking up is one dictionary access."""
 
-    def __init__(self, disk: Disk, data_dir: str, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        data_dir: str,
+        now_ms: Callable[[], int],
+        *,
+        me: Voter = ALONE,
+        peers: Peers | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+        timing: Timing | None = None,
+        heartbeat_s: float = 0.15,
+        on_unwanted: Callable[[Partition], None] = lambda partition: None,
+    ) -> None:
         self._disk = disk
         self._directory = f"{data_dir}/logs"
         disk.makedirs(self._directory)
-        self._journal = Journal.open(disk, f"{data_dir}/journal")
+        self._notes = Notes(disk, f"{data_dir}/journal")
         self._now_ms = now_ms
+        self._me = me
+        self._entropy = entropy
+        self._timing = timing or Timing()
+        self._on_unwanted = on_unwanted
         self._clock = HybridClock()
         self._cache = SegmentCache()
-        self._clean = self._journal.get(_CLEAN_STOP) is not None
-        self._partitions: dict[bytes, dict[int, Partition]] = {}
+        self._partitions: dict[GroupKey, Partition] = {}
         """By topic id: a topic that is made again under its old name is another one."""
-        self._ends: dict[Partition, tuple[bytes, int]] = {}
-        """Each partition's key in the journal and the durable end that was last noted there."""
-        self._unopened: dict[tuple[bytes, int], _Unopened] = {}
+        self._plans: dict[GroupKey, Plan] = {}
+        self._noted: dict[GroupKey, Extent] = {}
+        self._unopened: dict[GroupKey, _Unopened] = {}
+        self._mending: set[GroupKey] = set()
         self._removals: set[asyncio.Task[None]] = set()
         self._compaction: asyncio.Task[None] | None = None
         self._compacting: Partition | None = None
         self.offline_total = 0
+        self.mended_total = 0
+        self.exchange = Exchange(
+            me.node,
+            peers or NoPeers(),
+            self._partitions.get,
+            partial(apply, self, now_ms),
+            self._notes.flush,
+            hybrid_now=self.hybrid_now,
+            observe=self._clock.observe,
+            entropy=entropy,
+            timing=self._timing,
+            heartbeat_s=heartbeat_s,
+        )
 
     def __iter__(self) -> Iterator[Partition]:
-        for partitions in self._partitions.values():
-            yield from partitions.values()
+        yield from self._partitions.values()
+
+    def find(self, topic_id: bytes, index: int) -> Partition | None:
+        return self._partitions.get((topic_id, index))
 
     def get(self, topic_id: bytes, index: int) -> Partition:
-        partition = self._partitions.get(topic_id, {}).get(index)
+        partition = self._partitions.get((topic_id, index))
         if partition is not None:
             return partition
         unopened = self._unopened.get((topic_id, index))
         if unopened is not None:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"Partition {unopened.topic}-{index} is offline: {unopened.reason}",
+                f"Partition {unopened.plan.topic}-{index} is offline: {unopened.reason}",
             )
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {index}")
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Partition {index} is not on this node")
 
     def offline(self) -> list[tuple[str, int, str]]:
         """Topic, partition and reason of all that can't be served."""
         failed = [(p.topic, p.index, p.offline_reason) for p in self if p.offline_reason]
-        return failed + [(it.topic, index, it.reason) for (_, index), it in self._unopened.items()]
+        return failed + [
+            (it.plan.topic, it.plan.index, it.reason) for it in self._unopened.values()
+        ]
+
+    # -- opening -----------------------------------------------------------------------------
 
     async def begin(self) -> None:
         """From here on a crash is an unclean stop."""
-        self._journal.put(_CLEAN_STOP, None)
-        await self._journal.flush()
+        self._notes.begin()
+        await self._notes.flush()
+        self.exchange.start()
 
-    def open(self, topic: str, topic_id: bytes, index: int, settings: Settings) -> Partition | None:
-        """Recover or create a partition; None if its log can't be trusted: then it is offline."""
-        partition = self._recover(topic, topic_id, index, settings)
+    def open(self, plan: Plan) -> Partition | None:
+        """Recover or create a replica; None if its log can't be trusted: then it is offline."""
+        self._plans[plan.key] = plan
+        partition = self._recover(plan)
         if partition is not None:
-            self._partitions.setdefault(topic_id, {})[index] = partition
+            self._admit(partition)
         return partition
 
-    def _recover(
-        self, topic: str, topic_id: bytes, index: int, settings: Settings
-    ) -> Partition | None:
-        name = directory_name(topic, topic_id, index)
-        key = b"end/" + name.rpartition(".")[2].encode() + b"/" + str(index).encode()
-        noted = self._journal.get(key)
-        durable_end = _END.unpack(noted)[0] if noted else 0
+    def _admit(self, partition: Partition) -> None:
+        self._partitions[partition.key] = partition
+        if partition.log.position != partition.log.durable_position:
+            # After a kill the tail lives in the page cache alone: nobody may count on it before.
+            partition.sync()
+        self.exchange.know_leader(partition)
+        partition.tell(Group.tick, asyncio.get_running_loop().time())
+
+    def _recover(self, plan: Plan) -> Partition | None:
+        extent = self._notes.extent(*plan.key)
         try:
             log = Log.open(
                 self._disk,
-                f"{self._directory}/{name}",
-                settings.log,
-                durable_end=durable_end,
-                clean=self._clean,
+                self._path(plan),
+                plan.settings.log,
+                durable_end=extent.durable_end,
+                clean=self._notes.was_clean,
                 now_ms=self._now_ms(),
                 cache=self._cache,
             )
-        except (CorruptLog, OSError) as error:
-            if (topic_id, index) not in self._unopened:
+            group_log = GroupLog(log, self.hybrid_now, self._now_ms)
+            identity = self._identity(plan, group_log)
+        except (CorruptLog, OSError, ValueError) as error:
+            if plan.key not in self._unopened:
                 self.offline_total += 1
-                logger.error("partition %s-%d is offline: %s", topic, index, error)
-            self._unopened[topic_id, index] = _Unopened(
-                topic, settings, str(error), isinstance(error, OSError)
-            )
+                logger.error("partition %s-%d is offline: %s", plan.topic, plan.index, error)
+            self._unopened[plan.key] = _Unopened(plan, str(error), isinstance(error, OSError))
             return None
         self._clock.observe(log.last_hlc)
-        partition = Partition(
-            topic,
-            topic_id,
-            index,
-            log,
-            settings.rules,
-            hybrid_now=self._hybrid_now,
-            on_offline=self._went_offline,
-            on_grown=self._grew,
+        group = Group(
+            Voter(self._me.node, identity.incarnation),
+            group_log,
+            plan.first_voters,
+            identity.state,
+            high_watermark=min(extent.high_watermark, log.end_offset),
+            timing=self._timing,
+            now=asyncio.get_running_loop().time(),
         )
-        self._ends[partition] = (key, durable_end)
+        partition = Partition(
+            plan.topic, plan.topic_id, plan.index, log, plan.settings.rules, group, self
+        )
+        partition.target = plan.target
+        self._noted[plan.key] = extent
         return partition
 
+    def _identity(self, plan: Plan, log: GroupLog) -> Identity:
+        noted = self._notes.identity(*plan.key)
+        if noted is None:
+            # The first of its name here: it is the one that the metadata means, if any.
+            noted = Identity(HardState(), self._me.incarnation)
+        voters = plan.first_voters if log.voters is None else log.voters[1]
+        may_have_lost = (
+            plan.settings.log.flush == "os"
+            and not self._notes.was_clean
+            and not self._notes.kept_its_memory
+        )
+        if may_have_lost and len(voters) > 1:
+            return self._rename(plan.key, noted)
+        return noted
+
+    def _rename(self, key: GroupKey, old: Identity) -> Identity:
+        """A replica that may have forgotten what it promised must not vote as the one it was."""
+        new = Identity(old.state, int.from_bytes(self._entropy(7), "big"))
+        self._notes.note_identity(*key, new)
+        return new
+
+    def _path(self, plan: Plan) -> str:
+        return f"{self._directory}/{directory_name(plan.topic, plan.topic_id, plan.index)}"
+
+    def on_disk(self) -> list[GroupKey]:
+        """The replicas that have files here, wanted or not."""
+        found = (key_of(name) for name in self._disk.list(self._directory))
+        return [key for key in found if key is not None]
+
+    # -- the metadata changes ----------------------------------------------------------------
+
     def configure(self, topic_id: bytes, settings: Settings) -> None:
-        for partition in self._partitions.get(topic_id, {}).values():
-            partition.log.config = settings.log
-            partition.rules = settings.rules
-        for id_and_index, unopened in self._unopened.items():
-            if id_and_index[0] == topic_id:
-                self._unopened[id_and_index] = replace(unopened, settings=settings)
+        for key, plan in list(self._plans.items()):
+            if key[0] != topic_id:
+                continue
+            self._plans[key] = plan = replace(plan, settings=settings)
+            partition = self._partitions.get(key)
+            if partition is not None:
+                partition.log.config = settings.log
+                partition.rules = settings.rules
+            if key in self._unopened:
+                self._unopened[key] = replace(self._unopened[key], plan=plan)
 
-    async def settle(self) -> None:
-        """Sync what recovery found past the last sync: only then may readers see it.
-
-        After a kill the tail lives in the page cache alone; a reader that saw it and then a
-        power cut would have seen records that never were.
-        """
-        behind = [p for p in self if p.log.durable_end < p.log.end_offset]
-        results = await asyncio.gather(*(p.log.sync() for p in behind), return_exceptions=True)
-        for partition, result in zip(behind, results, strict=True):
-            if isinstance(result, BaseException):
-                partition.take_offline(f"a sync to disk failed: {result}")
+    def retarget(self, topic_id: bytes, index: int, target: Sequence[int]) -> None:
+        plan = self._plans.get((topic_id, index))
+        if plan is not None:
+            self._plans[plan.key] = replace(plan, target=tuple(target))
+        partition = self._partitions.get((topic_id, index))
+        if partition is not None:
+            partition.target = tuple(target)
+            self.exchange.attend(partition)
 
     def remove(self, topic_id: bytes) -> None:
-        """Drop a deleted topic's partitions at once, and their files soon."""
-        gone = list(self._partitions.pop(topic_id, {}).values())
-        for partition in gone:
-            key, _ = self._ends.pop(partition)
-            self._journal.put(key, None)
-            partition.delete()
-        directories = [partition.log.directory for partition in gone]
-        for id_and_index, unopened in list(self._unopened.items()):
-            if id_and_index[0] == topic_id:
-                del self._unopened[id_and_index]
-                name = directory_name(unopened.topic, *id_and_index)
-                directories.append(f"{self._directory}/{name}")
+        """Drop a deleted topic's replicas at once, and their files soon."""
+        self.exchange.leaders.forget_topic(topic_id)
+        self._remove([key for key in self._plans if key[0] == topic_id])
+
+    def remove_replica(self, key: GroupKey) -> None:
+        """Drop a replica that has been moved to other nodes."""
+        self._remove([key])
+
+    def _remove(self, keys: list[GroupKey]) -> None:
+        gone: list[Partition] = []
+        directories = []
+        for key in keys:
+            plan = self._plans.pop(key, None)
+            if plan is not None:
+                directories.append(self._path(plan))
+            partition = self._partitions.pop(key, None)
+            if partition is not None:
+                gone.append(partition)
+                partition.delete()
+                self.exchange.gone(partition)
+            self._unopened.pop(key, None)
+            self._noted.pop(key, None)
+            self._notes.forget(*key)
         removal = asyncio.create_task(self._let_go(gone, directories))
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
@@ -204,15 +325,19 @@ class Replicas:
     def remove_files(self, topic_ids: set[bytes]) -> None:
         """Only ever of topics that the metadata log says were deleted."""
         for name in self._disk.list(self._directory):
-            if topic_id_of(name) in topic_ids:
+            key = key_of(name)
+            if key is not None and key[0] in topic_ids:
                 self._remove_directory(f"{self._directory}/{name}")
+                self._notes.forget(*key)
 
     def _remove_directory(self, path: str) -> None:
         # Off the loop: to free a large file takes a file system its time.
         self._disk.offload(partial(self._disk.remove, path)).add_done_callback(_log_failure)
 
+    # -- upkeep ------------------------------------------------------------------------------
+
     async def upkeep(self) -> None:
-        """Note durable ends, delete what retention allows, compact; about once a second."""
+        """Note durable ends, delete what retention allows, compact, mend; about once a second."""
         now_ms = self._now_ms()
         for number, partition in enumerate(list(self)):
             if number % _UPKEEP_AT_ONCE == 0:
@@ -224,7 +349,7 @@ class Replicas:
                 # that acknowledges before it syncs.
                 partition.take_offline(str(partition.log.failed))
                 continue
-            self._note_end(partition)
+            self._note_extent(partition)
             try:
                 partition.log.roll_if_due(now_ms)
                 partition.log.retain(now_ms, partition.high_watermark)
@@ -234,8 +359,9 @@ class Replicas:
                 )
             except CorruptLog as error:
                 partition.take_offline(str(error))
-        await self._retry_unopened()
-        await self._journal.flush()
+        self._retry_unopened()
+        await self._mend()
+        await self._notes.flush()
         if self._compaction is None or self._compaction.done():
             self._compaction = asyncio.create_task(self._compact())
 
@@ -261,29 +387,56 @@ class Replicas:
             self._compaction.cancel()
             await asyncio.wait([self._compaction])
 
-    async def _retry_unopened(self) -> None:
+    def _retry_unopened(self) -> None:
         """Open what could not be opened for want of room or of descriptors."""
-        for (topic_id, index), it in list(self._unopened.items()):
+        for it in list(self._unopened.values()):
             if not it.may_be_retried:
                 continue
-            partition = self._recover(it.topic, topic_id, index, it.settings)
-            if partition is None:
+            partition = self._recover(it.plan)
+            if partition is not None:
+                del self._unopened[it.plan.key]
+                self._admit(partition)
+                logger.info("partition %s could be opened after all", partition)
+
+    async def _mend(self) -> None:
+        """Refill damaged replicas from the others, under a new identity; nothing is deleted.
+
+        Only while another node leads the group: else this may be the last copy there is.
+        """
+        damaged = [key for key, it in self._unopened.items() if not it.may_be_retried]
+        damaged += [p.key for p in self if p.offline_reason is not None and p.may_be_mended]
+        for key in damaged:
+            plan = self._plans.get(key)
+            known = self.exchange.leaders.get(key)
+            partition = self._partitions.get(key)
+            if plan is None or known is None or known.leader == self._me.node:
                 continue
-            try:
-                await partition.log.sync()  # as in `settle`: only then may readers see it
-            except OSError as error:
-                partition.take_offline(f"a sync to disk failed: {error}")
-            if self._unopened.pop((topic_id, index), None) is None:
-                self._ends.pop(partition)
-                partition.delete()  # its topic was, meanwhile
+            old = self._notes.identity(*key) or Identity(HardState(), self._me.incarnation)
+            self._rename(key, old)
+            self._notes.note_extent(*key, Extent())
+            await self._notes.flush()
+            if self._plans.get(key) is not plan:
+                continue
+            if partition is not None:
+                if self._compacting is partition:
+                    await self._end_compaction()
                 partition.log.discard()
-                self._remove_directory(partition.log.directory)
-                continue
-            self._partitions.setdefault(topic_id, {})[index] = partition
-            logger.info("partition %s could be opened after all", partition)
+                del self._partitions[key]
+            path = self._path(plan)
+            self._disk.rename(path, f"{path}{DAMAGED}{self._now_ms()}")
+            self._disk.sync_dir(self._directory)
+            self._unopened.pop(key, None)
+            self.mended_total += 1
+            logger.warning(
+                "partition %s-%d is refilled from the others; what was damaged is kept beside it",
+                plan.topic,
+                plan.index,
+            )
+            self.open(plan)
 
     async def close(self) -> None:
         """A clean stop: all synced, all ends noted, so that the next start needs no scan."""
+        await self.exchange.close()
         for removal in self._removals:
             removal.cancel()  # the next start removes the rest
         await self._end_compaction()
@@ -298,29 +451,60 @@ class Replicas:
                 is_clean = False
                 logger.error("%s was not closed: %s", partition, error)
                 continue
-            self._note_end(partition)
+            self._note_extent(partition)
         if is_clean:
-            self._journal.put(_CLEAN_STOP, b"1")
-        await self._journal.flush()
+            self._notes.stopped_cleanly()
+        await self._notes.flush()
 
-    def _note_end(self, partition: Partition) -> None:
-        key, noted = self._ends[partition]
-        end = partition.log.durable_end
-        if end != noted:
-            self._journal.put(key, _END.pack(end))
-            self._ends[partition] = (key, end)
+    def _note_extent(self, partition: Partition) -> None:
+        if partition.is_being_cut:
+            return  # a lower end was noted, and must stay until the log is cut
+        extent = Extent(partition.log.durable_end, partition.high_watermark)
+        if self._noted.get(partition.key) != extent:
+            self._notes.note_extent(*partition.key, extent)
+            self._noted[partition.key] = extent
 
-    def _grew(self, partition: Partition) -> None:
-        """Not only every second: in one a fast disk takes more than a restart should read."""
-        if partition not in self._ends:
-            return  # deleted
-        self._note_end(partition)
-        # Upkeep flushes again, and reports what is wrong with the journal.
-        self._journal.flush().add_done_callback(lambda done: done.cancelled() or done.exception())
+    # -- host of the partitions --------------------------------------------------------------
 
-    def _hybrid_now(self) -> int:
+    def hybrid_now(self) -> int:
         return self._clock.now(self._now_ms())
 
-    def _went_offline(self, partition: Partition) -> None:
+    def save(self, partition: Partition, state: HardState) -> None:
+        identity = Identity(state, partition.group.me.incarnation)
+        self._notes.note_identity(*partition.key, identity)
+
+    def ask(self, partition: Partition, vote: Vote, nodes: tuple[int, ...]) -> None:
+        self.exchange.ask(partition, vote, nodes)
+
+    def hand_over(self, partition: Partition, node: int, epoch: int) -> None:
+        self.exchange.hand_over(partition, node, epoch)
+
+    def role_changed(self, partition: Partition) -> None:
+        if self._partitions.get(partition.key) is partition:
+            self.exchange.role_changed(partition)
+
+    def progressed(self, partition: Partition, *, appended: bool) -> None:
+        self.exchange.progressed(partition, appended=appended)
+
+    def went_offline(self, partition: Partition) -> None:
         self.offline_total += 1
         logger.error("partition %s is offline: %s", partition, partition.offline_reason)
+        self.exchange.gone(partition)
+
+    def grew(self, partition: Partition) -> None:
+        """Not only every second: in one a fast disk takes more than a restart should read."""
+        if self._partitions.get(partition.key) is not partition:
+            return  # deleted
+        self._note_extent(partition)
+        # Upkeep flushes again, and reports what is wrong with the journal.
+        self._notes.flush().add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def lower_extent(self, partition: Partition, offset: int) -> asyncio.Future[None]:
+        noted = self._noted.get(partition.key, Extent())
+        extent = Extent(min(noted.durable_end, offset), min(noted.high_watermark, offset))
+        self._noted[partition.key] = extent
+        self._notes.note_extent(*partition.key, extent)
+        return self._notes.flush()
+
+    def unwanted(self, partition: Partition) -> None:
+        self._on_unwanted(partition)

@@ -31,12 +31,16 @@ class FollowedGroup(Message):
 
 
 class ReplicaFetchRequest(Message):
-    """Sequence 0 lists all groups of the session; later ones only those that changed."""
+    """Sequence 0 lists all groups of the session; later ones only those that changed.
+
+    `seen` is the sequence that the newest answer was for which the sender had when it sent this.
+    """
 
     hlc: int = int64()
     node_id: int = int32()
     session_id: int = int64()
     sequence: int = int32()
+    seen: int = int32(-1)
     groups: tuple[FollowedGroup, ...]
     forgotten: tuple[Group, ...] = ()
     max_bytes: int = int32()
@@ -106,11 +110,15 @@ class AnnouncedLeader(Message):
 
 
 class AnnounceRequest(Message):
-    """The groups that the sender leads: all of them if `full`, else those that changed."""
+    """The groups that the sender leads: all of them if `full`, else those that changed.
+
+    `wants`: the sender has yet to hear what the receiver leads.
+    """
 
     hlc: int = int64()
     node_id: int = int32()
     full: bool = boolean()
+    wants: bool = boolean(False)
     leaders: tuple[AnnouncedLeader, ...]
 
 

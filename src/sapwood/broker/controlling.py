@@ -1,0 +1,70 @@
+"""What the active controller does unasked: notice who lives, and move replicas to a fair share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sapwood.broker.state import BrokerState
+from sapwood.metadata import records as r
+from sapwood.metadata.placement import metadata_voters, plan
+from sapwood.metadata.registry import change_node
+from sapwood.wire.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 0.25
+DEAD_S = 3.0
+"""A node that was not heard of for so long is marked dead."""
+MOVES_AT_ONCE = 8
+
+
+class Controlling:
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._since: float | None = None
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            try:
+                await self._turn()
+            except KafkaError as error:
+                logger.info("the controller's turn failed and will be tried again: %s", error)
+            except Exception:
+                logger.exception("the controller's turn failed and will be tried again")
+
+    async def _turn(self) -> None:
+        state = self._state
+        if not state.store.is_controller:
+            self._since = None
+            return
+        now = asyncio.get_running_loop().time()
+        if self._since is None:
+            self._since = now
+            logger.info("node %d is the active controller", state.config.node_id)
+        self._steer_metadata_log()
+        async with state.store.changing() as image:
+            records: list[r.Record] = []
+            for node_id in image.nodes:
+                if (alive := self._is_alive(node_id, now)) is not None:
+                    records += change_node(image, node_id, alive=alive)
+            if records:
+                await state.store.commit(records)
+            moves = plan(image, MOVES_AT_ONCE, state.moving())
+            await state.store.commit(moves)
+
+    def _is_alive(self, node_id: int, now: float) -> bool | None:
+        """None: not known yet."""
+        if node_id == self._state.config.node_id:
+            return True
+        if self._state.replicas.exchange.heard_of(node_id) > now - DEAD_S:
+            return True
+        return False if self._since is not None and now - self._since > DEAD_S else None
+
+    def _steer_metadata_log(self) -> None:
+        partition = self._state.store.partition
+        current = [voter.node for voter in partition.voters]
+        target = tuple(metadata_voters(self._state.image, current))
+        if target and target != partition.target:
+            self._state.replicas.retarget(partition.topic_id, partition.index, target)

@@ -1,0 +1,58 @@
+"""Who leads a partition, in the words that clients are told it."""
+
+from __future__ import annotations
+
+from sapwood.broker.state import BrokerState
+from sapwood.metadata.controller import find_topic
+from sapwood.metadata.image import Topic
+from sapwood.server import Request
+from sapwood.wire.codec import Struct
+from sapwood.wire.errors import KafkaError
+
+READ_ALONE_AFTER = 2.0
+"""So many silences without a leader, and a replica lets people read what is committed."""
+
+
+def reads_alone(state: BrokerState, topic: Topic, index: int) -> bool:
+    """Whether nobody leads and this node's replica is as good to read from as any.
+
+    What is committed stays readable without a quorum. Not at once: a node that was asleep first
+    has to find out whether it has missed an election.
+    """
+    partition = state.replicas.find(topic.topic_id, index)
+    return (
+        partition is not None
+        and partition.offline_reason is None
+        and not partition.has_leader
+        and partition.leaderless_s() > READ_ALONE_AFTER * state.silence_s
+    )
+
+
+def current_leader(state: BrokerState, topic: Topic, index: int) -> tuple[int, int]:
+    """(node, epoch); (-1, -1) if nobody is known to lead."""
+    known = state.leadership(topic, index)
+    epoch = -1 if known is None else known.epoch
+    if reads_alone(state, topic, index):
+        return state.config.node_id, epoch
+    if known is None:
+        return -1, -1
+    return (known.leader, epoch) if state.is_alive(known.leader) else (-1, epoch)
+
+
+def leader_of(
+    state: BrokerState, request: Request, name: str | None, topic_id: bytes, index: int
+) -> tuple[Struct, Struct] | None:
+    """The current leader and its endpoint, if it is another node and known."""
+    try:
+        topic = find_topic(state.image, name, topic_id)
+    except KafkaError:
+        return None
+    leader, epoch = current_leader(state, topic, index)
+    node = state.image.nodes.get(leader)
+    if node is None or leader == state.config.node_id:
+        return None
+    host, port = state.address(node, request.connection.listener)
+    return (
+        Struct(leader_id=leader, leader_epoch=epoch),
+        Struct(node_id=leader, host=host, port=port, rack=node.rack),
+    )

@@ -1,0 +1,561 @@
+"""All that this node's groups say to other nodes: links, votes, announcements, hand-overs.
+
+Per pair of nodes everything goes together: one session for all groups that one follows at the
+other, one message for all votes of a moment. So groups that have nothing to say cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sapwood.raft import (
+    NOBODY,
+    Elected,
+    Follower,
+    Group,
+    Leader,
+    Position,
+    Timing,
+    Vote,
+    VoteAnswer,
+    Voter,
+)
+from sapwood.raft.roles import NEVER
+from sapwood.replica.followers import FollowerSession
+from sapwood.replica.following import LeaderLink
+from sapwood.replica.leaders import Leadership, LeadersTable
+from sapwood.replica.partition import GroupKey, Partition
+from sapwood.replica.peers import PeerUnreachable
+from sapwood.wire.apis import Api
+from sapwood.wire.codec import Struct
+from sapwood.wire.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+ATTENTION_S = 0.1
+SWEEP_S = 2.0
+SETTLED_S = 3.0
+"""How long a link must have been up before leadership is handed back along it."""
+MOST_HANDED_BACK = 64
+"""In one sweep: a node that comes back isn't to be overrun."""
+RETRY_S = 0.25
+OPENING_S = 0.05
+"""How long a vote waits for a replica that is not here yet."""
+
+
+class Peers(Protocol):
+    async def request(
+        self, node: int, api: Api, message: Struct, *, timeout_s: float, data: bool = False
+    ) -> Struct: ...
+
+
+@dataclass(slots=True)
+class _Audience:
+    """What another node has yet to hear about leaders."""
+
+    pending: dict[GroupKey, None] = field(default_factory=dict)
+    full: bool = True
+    wants: bool = True
+    task: asyncio.Task[None] | None = None
+
+
+class Exchange:
+    def __init__(
+        self,
+        me: int,
+        peers: Peers,
+        look_up: Callable[[GroupKey], Partition | None],
+        apply: Callable[[Partition, Struct], Awaitable[None] | None],
+        flush: Callable[[], asyncio.Future[None]],
+        *,
+        hybrid_now: Callable[[], int],
+        observe: Callable[[int], None],
+        entropy: Callable[[int], bytes],
+        timing: Timing,
+        heartbeat_s: float,
+    ) -> None:
+        self.leaders = LeadersTable()
+        self._me = me
+        self._peers = peers
+        self._look_up = look_up
+        self._apply = apply
+        self._flush = flush
+        self._hybrid_now = hybrid_now
+        self._observe = observe
+        self._entropy = entropy
+        self._timing = timing
+        self._heartbeat_s = heartbeat_s
+        self._loop = asyncio.get_running_loop()
+        self._sessions: dict[int, FollowerSession] = {}
+        self._session_since: dict[int, float] = {}
+        self._links: dict[int, LeaderLink] = {}
+        self._followed: dict[GroupKey, int] = {}
+        self._led: dict[GroupKey, Partition] = {}
+        self._told: dict[GroupKey, tuple[int, ...]] = {}
+        self._attention: dict[GroupKey, Partition] = {}
+        self._timed: dict[GroupKey, Partition] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._opened = asyncio.Event()
+        self._asks: dict[int, list[tuple[Partition, Vote]]] = {}
+        self._audiences: dict[int, _Audience] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    # -- questions ---------------------------------------------------------------------------
+
+    @property
+    def led(self) -> Iterable[Partition]:
+        return self._led.values()
+
+    def heard_of(self, node: int) -> float:
+        """When the node, as a follower of anything here, was heard of last."""
+        session = self._sessions.get(node)
+        return session.heard_at if session is not None else float("-inf")
+
+    # -- from the partitions (their host's network half) -------------------------------------
+
+    def role_changed(self, partition: Partition) -> None:
+        key, role = partition.key, partition.group.role
+        leader = role.leader if isinstance(role, Follower) else NOBODY
+        followed = self._followed.get(key, NOBODY)
+        if followed not in (NOBODY, leader):
+            self._links[followed].unfollow(partition)
+        if leader != NOBODY:
+            self._followed[key] = leader
+            self._link(leader).follow(partition)
+            known = self.leaders.get(key)
+            if known is None or known.epoch < partition.group.term:
+                voters = partition.voters
+                self._note(key, Leadership(partition.group.term, leader, voters, (leader,)))
+        else:
+            self._followed.pop(key, None)
+        if isinstance(role, Elected):
+            self._led[key] = partition
+            self._attention[key] = partition
+            self.announce(partition)
+        elif self._led.pop(key, None) is not None:
+            self._told.pop(key, None)
+            for session in list(self._sessions.values()):
+                session.stepped_down(partition)
+        self._time(partition)
+
+    def progressed(self, partition: Partition, *, appended: bool) -> None:
+        key = partition.key
+        if key in self._led:
+            for session in self._sessions.values():
+                session.wake(partition, urgent=appended or partition.hurries)
+        elif (leader := self._followed.get(key)) is not None:
+            self._links[leader].progressed(partition)
+
+    def ask(self, partition: Partition, vote: Vote, nodes: tuple[int, ...]) -> None:
+        if not self._asks:
+            self._loop.call_soon(self._send_asks)
+        for node in nodes:
+            self._asks.setdefault(node, []).append((partition, vote))
+
+    def hand_over(self, partition: Partition, node: int, epoch: int) -> None:
+        group = Struct(topic_id=partition.topic_id, partition=partition.index, epoch=epoch)
+        message = Struct(hlc=self._hybrid_now(), node_id=self._me, groups=[group])
+        self._start(self._tell(node, Api.TRANSFER, message))
+
+    def attend(self, partition: Partition) -> None:
+        """Its voters may have to change."""
+        if partition.key in self._led:
+            self._attention[partition.key] = partition
+
+    def gone(self, partition: Partition) -> None:
+        """It is offline, or deleted: nobody may take it for alive because this node is."""
+        key = partition.key
+        followed = self._followed.pop(key, None)
+        if followed is not None:
+            self._links[followed].unfollow(partition)
+        self._timed.pop(key, None)
+        self._attention.pop(key, None)
+        if self._led.pop(key, None) is not None:
+            for session in list(self._sessions.values()):
+                session.stepped_down(partition)
+
+    # -- from other nodes --------------------------------------------------------------------
+
+    def fetched(self, node: int, message: Struct) -> asyncio.Future[Struct]:
+        self._observe(message.hlc)
+        session = self._sessions.get(node)
+        if session is None or session.session_id != message.session_id:
+            if message.sequence != 0:
+                raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "there is no such session")
+            if session is not None:
+                session.lose()
+            session = self._sessions[node] = FollowerSession(
+                node,
+                message.session_id,
+                self._look_up,
+                self._hybrid_now,
+                self._heartbeat_s,
+                self._session_lost,
+                self.attend,
+            )
+            self._session_since[node] = self._loop.time()
+        return session.request(message)
+
+    async def voted(self, node: int, message: Struct) -> Struct:
+        self._observe(message.hlc)
+        await self._await_groups([(it.topic_id, it.partition) for it in message.groups])
+        now = self._loop.time()
+        groups = []
+        for it in message.groups:
+            partition = self._look_up((it.topic_id, it.partition))
+            if partition is None:
+                continue
+            position = Position(it.last_epoch, it.end_offset)
+            vote = Vote(it.term, Voter(node, it.incarnation), position, it.pre_vote)
+            answer = partition.tell(Group.vote_asked, now, vote)
+            if answer is not None:
+                groups.append(
+                    Struct(
+                        topic_id=it.topic_id,
+                        partition=it.partition,
+                        term=answer.term,
+                        granted=answer.granted,
+                        incarnation=answer.voter.incarnation,
+                        leader=answer.leader,
+                    )
+                )
+        await self._flush()
+        return Struct(hlc=self._hybrid_now(), groups=groups)
+
+    async def _await_groups(self, keys: list[GroupKey]) -> None:
+        """A new topic's first leader may stand before everybody has heard of the topic."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPENING_S):
+                while any(self._look_up(key) is None for key in keys):
+                    self._opened.clear()
+                    await self._opened.wait()
+
+    def announced(self, node: int, message: Struct) -> Struct:
+        self._observe(message.hlc)
+        now = self._loop.time()
+        for it in message.leaders:
+            key = (it.topic_id, it.partition)
+            voters = tuple(Voter(voter.node, voter.incarnation) for voter in it.voters)
+            self._note(key, Leadership(it.epoch, node, voters, tuple(it.in_sync)))
+            partition = self._look_up(key)
+            if partition is not None:
+                partition.tell(Group.announced, now, node, it.epoch)
+        if message.wants:
+            audience = self._audiences.setdefault(node, _Audience())
+            audience.full = True
+            self._speak(node, audience)
+        return Struct(hlc=self._hybrid_now())
+
+    def transferred(self, node: int, message: Struct) -> Struct:
+        self._observe(message.hlc)
+        now = self._loop.time()
+        for it in message.groups:
+            partition = self._look_up((it.topic_id, it.partition))
+            if partition is not None:
+                partition.tell(Group.handed, now, it.epoch)
+        return Struct(hlc=self._hybrid_now())
+
+    # -- life --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._start(self._attend())
+        self._start(self._sweep())
+
+    def set_members(self, nodes: Iterable[int]) -> None:
+        """Who is to hear about leaders."""
+        wanted = {node: None for node in nodes if node != self._me}
+        for node in [node for node in self._audiences if node not in wanted]:
+            audience = self._audiences.pop(node)
+            if audience.task is not None:
+                audience.task.cancel()
+        for node in wanted:
+            if node not in self._audiences:
+                audience = self._audiences[node] = _Audience()
+                self._speak(node, audience)
+
+    def know_leader(self, partition: Partition) -> None:
+        """For a replica that was just opened: somebody may have told before it was there."""
+        known = self.leaders.get(partition.key)
+        if known is not None and known.leader != self._me:
+            now = self._loop.time()
+            partition.tell(Group.announced, now, known.leader, known.epoch)
+        self._time(partition)
+        self._opened.set()
+
+    async def resign(self, within_s: float) -> None:
+        """Hand all groups to others, before this node goes."""
+        deadline = self._loop.time() + within_s
+        while self._loop.time() < deadline:
+            left = 0
+            for partition in list(self._led.values()):
+                others = [it for it in partition.group.in_sync(self._loop.time()) if it != self._me]
+                if others and len(partition.voters) > 1:
+                    left += 1
+                    self._give_up(partition, others[partition.index % len(others)])
+            if not left:
+                return
+            await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for link in self._links.values():
+            link.close()
+        for session in list(self._sessions.values()):
+            session.lose()
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._tasks, *(it.task for it in self._audiences.values() if it.task is not None)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- timers ------------------------------------------------------------------------------
+
+    def _time(self, partition: Partition) -> None:
+        if partition.group.deadline == NEVER:
+            self._timed.pop(partition.key, None)
+            return
+        self._timed[partition.key] = partition
+        self._set_timer(partition.group.deadline)
+
+    def _set_timer(self, at: float) -> None:
+        if self._is_closed:
+            return
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer, self._timer_at = self._loop.call_at(at, self._tick), at
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for partition in list(self._timed.values()):
+            if partition.group.deadline <= now:
+                partition.tell(Group.tick, now)
+                if partition.group.deadline == NEVER or partition.offline_reason is not None:
+                    self._timed.pop(partition.key, None)
+        if self._timed:
+            # What is due at once again has to wait a little, whatever its reason.
+            self._set_timer(max(now + 0.001, min(it.group.deadline for it in self._timed.values())))
+
+    async def _attend(self) -> None:
+        while True:
+            await asyncio.sleep(ATTENTION_S)
+            now = self._loop.time()
+            for session in list(self._sessions.values()):
+                if session.turned_silent(now - self._timing.silence_s):
+                    for member in list(session.members.values()):
+                        member.partition.tell(Group.tick, now)
+                        self._tell_in_sync(member.partition, now)
+            for key, partition in list(self._attention.items()):
+                if not self._step_voters(partition, now):
+                    self._attention.pop(key, None)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = self._loop.time()
+            handed_back = 0
+            for number, partition in enumerate(list(self._led.values())):
+                if number % 100 == 99:
+                    await asyncio.sleep(0)
+                partition.tell(Group.tick, now)
+                self._tell_in_sync(partition, now)
+                self._attention[partition.key] = partition
+                if handed_back < MOST_HANDED_BACK and self._hand_back(partition, now):
+                    handed_back += 1
+
+    def _step_voters(self, partition: Partition, now: float) -> bool:
+        """One step towards the target; whether there is more to do."""
+        if partition.key not in self._led or not partition.target:
+            return False
+        target = partition.target
+        partition.tell(Group.step_towards, partition.target, now)
+        if not partition.leads:
+            return False
+        self._tell_in_sync(partition, now)
+        nodes = {it.node for it in partition.voters}
+        if self._me not in target and nodes >= set(target):
+            for node in target:
+                if self._give_up(partition, node):
+                    break
+            return True
+        return nodes != set(target) or partition.group.is_being_joined
+
+    def _hand_back(self, partition: Partition, now: float) -> bool:
+        """To the preferred leader, once it has been there for a while."""
+        if not partition.target or partition.target[0] == self._me:
+            return False
+        node = partition.target[0]
+        since = self._session_since.get(node)
+        if since is None or now - since < SETTLED_S or node not in partition.group.in_sync(now):
+            return False
+        return self._give_up(partition, node)
+
+    def _give_up(self, partition: Partition, node: int) -> bool:
+        now = self._loop.time()
+        given = bool(partition.tell(Group.hand_over, node, now))
+        self._time(partition)
+        return given
+
+    # -- announcements -----------------------------------------------------------------------
+
+    def announce(self, partition: Partition) -> None:
+        group = partition.group
+        in_sync = tuple(group.in_sync(self._loop.time()))
+        self._told[partition.key] = in_sync
+        self._note(partition.key, Leadership(group.term, self._me, partition.voters, in_sync))
+        for node, audience in self._audiences.items():
+            audience.pending[partition.key] = None
+            self._speak(node, audience)
+
+    def _tell_in_sync(self, partition: Partition, now: float) -> None:
+        if not partition.leads:
+            return
+        known = self.leaders.get(partition.key)
+        in_sync = tuple(partition.group.in_sync(now))
+        if self._told.get(partition.key) != in_sync or (
+            known is not None and known.voters != partition.voters
+        ):
+            self.announce(partition)
+
+    def _note(self, key: GroupKey, leadership: Leadership) -> None:
+        self.leaders.note(key, leadership)
+
+    def _speak(self, node: int, audience: _Audience) -> None:
+        if audience.task is None and not self._is_closed:
+            audience.task = self._loop.create_task(self._address(node, audience))
+
+    async def _address(self, node: int, audience: _Audience) -> None:
+        try:
+            while audience.full or audience.pending:
+                await asyncio.sleep(0)  # what changes in the same turn goes along
+                full, wants = audience.full, audience.wants
+                keys = self._led if full else audience.pending
+                led = [self._led[key] for key in keys if key in self._led]
+                audience.pending, audience.full, audience.wants = {}, False, False
+                message = Struct(
+                    hlc=self._hybrid_now(),
+                    node_id=self._me,
+                    full=full,
+                    wants=wants,
+                    leaders=[self._announcement(it) for it in led],
+                )
+                try:
+                    answer = await self._peers.request(
+                        node, Api.ANNOUNCE, message, timeout_s=self._timing.silence_s
+                    )
+                    self._observe(answer.hlc)
+                except PeerUnreachable:
+                    audience.full = audience.wants = True
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            audience.task = None
+
+    def _announcement(self, partition: Partition) -> Struct:
+        return Struct(
+            topic_id=partition.topic_id,
+            partition=partition.index,
+            epoch=partition.group.term,
+            voters=[Struct(node=it.node, incarnation=it.incarnation) for it in partition.voters],
+            in_sync=list(self._told.get(partition.key, ())),
+            confirmed=isinstance(partition.group.role, Leader),
+        )
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _link(self, node: int) -> LeaderLink:
+        link = self._links.get(node)
+        if link is None:
+            link = self._links[node] = LeaderLink(
+                node,
+                self._me,
+                self._peers.request,
+                new_session_id=lambda: int.from_bytes(self._entropy(7), "big"),
+                hybrid_now=self._hybrid_now,
+                observe=self._observe,
+                silence_s=self._timing.silence_s,
+                heartbeat_s=self._heartbeat_s,
+                apply=self._apply,
+            )
+        return link
+
+    def _session_lost(self, session: FollowerSession) -> None:
+        if self._sessions.get(session.node) is session:
+            del self._sessions[session.node]
+            self._session_since.pop(session.node, None)
+
+    def _send_asks(self) -> None:
+        asks, self._asks = self._asks, {}
+
+        def saved(done: asyncio.Future[None]) -> None:
+            if done.cancelled() or done.exception() is not None or self._is_closed:
+                return  # nobody may hear of a vote that isn't durable
+            for node, wanted in asks.items():
+                self._start(self._ask(node, wanted))
+
+        self._flush().add_done_callback(saved)
+
+    async def _ask(self, node: int, wanted: list[tuple[Partition, Vote]]) -> None:
+        message = Struct(
+            hlc=self._hybrid_now(),
+            node_id=self._me,
+            groups=[
+                Struct(
+                    topic_id=partition.topic_id,
+                    partition=partition.index,
+                    term=vote.term,
+                    pre_vote=vote.pre,
+                    incarnation=vote.candidate.incarnation,
+                    last_epoch=vote.position.epoch,
+                    end_offset=vote.position.offset,
+                )
+                for partition, vote in wanted
+            ],
+        )
+        try:
+            answer = await self._peers.request(
+                node, Api.REPLICA_VOTE, message, timeout_s=self._timing.silence_s
+            )
+        except PeerUnreachable:
+            return
+        self._observe(answer.hlc)
+        now = self._loop.time()
+        asked = {partition.key: (partition, vote) for partition, vote in wanted}
+        for it in answer.groups:
+            found = asked.get((it.topic_id, it.partition))
+            if found is None:
+                continue
+            partition, vote = found
+            reply = VoteAnswer(
+                it.term, Voter(node, it.incarnation), it.granted, vote.pre, it.leader
+            )
+            partition.tell(Group.vote_answered, now, reply)
+
+    async def _tell(self, node: int, api: Api, message: Struct) -> None:
+        try:
+            await self._peers.request(node, api, message, timeout_s=self._timing.silence_s)
+        except PeerUnreachable as error:
+            logger.debug("node %d was not told: %s", node, error)
+
+    def _start(self, work: Awaitable[None]) -> None:
+        if self._is_closed:
+            if asyncio.iscoroutine(work):
+                work.close()
+            return
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a conversation with other nodes failed", exc_info=error)
