@@ -259,22 +259,25 @@ def diverged(history: History) -> list[Problem]:
 
 def old_leaders(history: History) -> list[Problem]:
     """Accepted by a node that had been paused, and not there in the end."""
-    finals = _finals(history)
-    there = {value for logs in finals.values() for records in logs.values() for _, value in records}
+    there: dict[Partition, set[str]] = defaultdict(set)
+    for logs in _finals(history).values():
+        for key, records in logs.items():
+            there[key].update(value for _, value in records)
     found = []
     for pause in history.faults:
         if pause.name != "pause":
             continue
         until = (pause.done if pause.done is not None else pause.at) + AFTER_PAUSE_S
         for send in history.sends:
-            accepted = send.outcome == "ok" and send.node in pause.nodes
-            if accepted and pause.at <= (send.done or 0.0) <= until and send.value not in there:
+            key = (send.topic, send.partition)
+            if send.outcome != "ok" or send.node not in pause.nodes or key not in there:
+                continue
+            if pause.at <= (send.done or 0.0) <= until and send.value not in there[key]:
                 text = (
                     f"{_node(send.node)}, paused from {pause.at} to {pause.done} s, "
                     f"accepted {send.value} at {send.done} s"
                 )
-                place = _at((send.topic, send.partition), send.offset)
-                found.append(Problem("old leader", place, text))
+                found.append(Problem("old leader", _at(key, send.offset), text))
     return found
 
 

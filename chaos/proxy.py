@@ -150,7 +150,10 @@ class Hop:
         async def receive() -> None:
             data = b"at first"
             while data:
-                data = await reader.read(CHUNK_BYTES)
+                try:
+                    data = await reader.read(CHUNK_BYTES)
+                except OSError:  # reset: an end like any other
+                    data = b""
                 await travelling.put((loop.time(), data))
 
         async def send() -> None:
