@@ -14,15 +14,15 @@ SYSTEM_CALLS = {"create_subprocess_exec", "run_in_executor", "to_thread", "urand
 
 # Every use there is, each with how the simulator gets around it.
 SEAMS = {
-    ("broker/broker.py", "uuid.uuid4"),  # draws from os.urandom, which is the world's
-    ("broker/topics.py", "uuid.uuid4"),
-    ("broker/state.py", "time.time_ns"),  # the default of an argument
+    ("broker/broker.py", "urandom"),  # the default of an argument
+    ("broker/state.py", "time.time_ns"),
     ("client/aio.py", "random.random"),  # replaced by the simulator's client, as are these two
     ("client/aio.py", "time.monotonic"),
     ("client/aio.py", "time.time"),
     ("log/compact.py", "create_subprocess_exec"),  # replaced by work for the simulated disk
     ("log/compact_worker.py", "threading.Thread"),  # the helper process itself
     ("replica/peers.py", "urandom"),  # the default of an argument
+    ("replica/replicas.py", "urandom"),
     ("server/server.py", "urandom"),
 }
 # The blocking client is a shell of its own, for threads.
