@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from sapwood.log import BadEntry, CorruptLog
@@ -20,6 +21,8 @@ FULL_DISK_PAUSE_S = 1.0
 
 
 class Keeper(Protocol):
+    cutting: asyncio.Lock
+
     def lower_extent(self, partition: Partition, offset: int) -> asyncio.Future[None]:
         """Note durably that the log may end there."""
 
@@ -77,25 +80,35 @@ def _refused(keeper: Keeper, partition: Partition, it: Struct) -> None:
 
 async def _cut(keeper: Keeper, partition: Partition, it: Struct) -> None:
     cut = partition.group.meeting_point(it.diverging_epoch, it.diverging_offset)
-    partition.is_being_cut = True
-    try:
-        await keeper.lower_extent(partition, cut.offset)
+    async with _lowering(keeper, partition, cut.offset):
         if partition.group.term == it.epoch:
-            logger.info("%s: cutting back to %s, as its leader says", partition, cut)
+            logger.info("%s: cutting back to %s, as its leader says", partition, tuple(cut))
             partition.tell(Group.diverged, it.diverging_epoch, it.diverging_offset)
-    finally:
-        partition.is_being_cut = False
 
 
 async def _begin_anew(
     keeper: Keeper, now_ms: Callable[[], int], partition: Partition, it: Struct
 ) -> None:
-    partition.is_being_cut = True
-    try:
-        await keeper.lower_extent(partition, 0)
+    async with _lowering(keeper, partition, 0):
         if partition.group.term == it.epoch:
             logger.info("%s: beginning anew at %d, as its leader does", partition, it.start_offset)
-            partition.restore(it.snapshot, now_ms())
+            partition.restore(bytes(it.snapshot), now_ms())
+
+
+@contextlib.asynccontextmanager
+async def _lowering(keeper: Keeper, partition: Partition, offset: int) -> AsyncIterator[None]:
+    """Around what makes a log shorter, which blocks: one at a time, and time for others between.
+
+    After an election a node may have a thousand of these, and must not fall silent over them.
+    """
+    partition.is_being_cut = True
+    loop = asyncio.get_running_loop()
+    try:
+        await keeper.lower_extent(partition, offset)
+        async with keeper.cutting:
+            began = loop.time()
+            yield
+            await asyncio.sleep(loop.time() - began)
     finally:
         partition.is_being_cut = False
 

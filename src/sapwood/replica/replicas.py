@@ -134,6 +134,7 @@ class Replicas:
         self._compacting: Partition | None = None
         self.offline_total = 0
         self.mended_total = 0
+        self.cutting = asyncio.Lock()
         self.exchange = Exchange(
             me.node,
             peers or NoPeers(),
