@@ -68,7 +68,7 @@ class MetadataStore:
         self._settling: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._snapshotting: asyncio.Future[None] | None = None
-        partition.hurries = True
+        partition.hurries = partition.is_for_all = True
         partition.state_of = self
         partition.on_replica_progress = self._news.set
         partition.listen(self)

@@ -213,7 +213,7 @@ class FollowerSession:
         self, partition: Partition, voter: Voter, epoch: int, position: Position, seen: int
     ) -> None:
         is_wanted = voter in partition.voters or self.node in partition.target
-        if partition.target and not is_wanted:
+        if partition.target and not is_wanted and not partition.is_for_all:
             self._refuse(
                 partition.topic_id,
                 partition.index,

@@ -114,6 +114,8 @@ class Partition:
         """The nodes that should hold it, the preferred leader first."""
         self.hurries = False
         """Whether followers are told at once what is committed."""
+        self.is_for_all = False
+        """Whether nodes may follow that are neither voters nor to become any."""
         self.state_of: SnapshotState | None = None
         self.on_replica_progress: Callable[[], None] | None = None
         self.is_being_cut = False
