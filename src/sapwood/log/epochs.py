@@ -44,9 +44,11 @@ class EpochList:
         """The epoch of what lies in front of `offset`."""
         return max((known for known, start in self.starts if start < offset), default=-1)
 
-    def up_to(self, offset: int) -> tuple[tuple[int, int], ...]:
-        """What is to be known of a log that starts at `offset`."""
-        return tuple(it for it in self.starts if it[1] <= offset)
+    def as_of(self, offset: int) -> tuple[tuple[int, int], ...]:
+        """What a log that starts and ends at `offset` knows."""
+        known = EpochList(it for it in self.starts if it[1] <= offset)
+        known.advance(offset)
+        return tuple(known.starts)
 
     def advance(self, start_offset: int) -> None:
         """Forget epochs that ended before the log's start.

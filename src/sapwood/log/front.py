@@ -10,6 +10,7 @@ from sapwood.log.compact import Compactor
 from sapwood.log.errors import LogClosed
 from sapwood.log.replay import LogFiles
 from sapwood.log.snapshot import SnapshotWriter
+from sapwood.log.state import Start
 from sapwood.log.syncing import LogSync
 
 
@@ -22,8 +23,8 @@ class Front:
         self._sync = sync
         self._compactor = compactor
 
-    def store(self, offset: int, synced: asyncio.Future[int]) -> asyncio.Future[None]:
-        """Resolves when a crash can't undo that the log starts at `offset`.
+    def store(self, synced: asyncio.Future[int]) -> asyncio.Future[None]:
+        """Resolves when a crash can't undo that the log starts where it does now.
 
         With flush=os the log itself may not be durable up to there, and it must never be found to
         end before it starts: so first it is `synced`.
@@ -39,19 +40,24 @@ class Front:
                 return
             self._snapshots.write(self._sync.durable)
             secure = self._snapshots.make_durable()
-            written = self._files.state.change(first=secure, **self._files.start())
-            written.add_done_callback(lambda it: self._stored(offset, it, done))
+            start = self._files.start()
+            written = self._files.state.change(first=secure, **start)
+            written.add_done_callback(lambda it: self._stored(start, it, done))
 
         synced.add_done_callback(durable)
         return done
 
     def _stored(
-        self, offset: int, written: asyncio.Future[None], done: asyncio.Future[None]
+        self, start: Start, written: asyncio.Future[None], done: asyncio.Future[None]
     ) -> None:
         files, closed = self._files, self._compactor.closed
         error = written.exception()
+        if error is None:
+            # Not before: after a crash the log may start where it did, and a snapshot must know
+            # all epochs from there on. The log may have been reset meanwhile.
+            files.ledger.epochs.advance(min(start["start_offset"], files.start_offset))
         if error is None and not closed and not self._compactor.swapping:
-            gone = files.segments.remove_before(offset)
+            gone = files.segments.remove_before(start["first_segment"])
             for segment in gone:
                 segment.release()
             paths = [path for it in gone for path in (it.index_path, it.path)]
@@ -61,7 +67,7 @@ class Front:
             # about to go, makes room for them; `retain` will try again.
             files.segments.active.give_room_back()
             for segment in files.segments.closed:
-                if segment.end_offset <= offset:
+                if segment.end_offset <= start["first_segment"]:
                     files.disk.remove(segment.index_path)
         _settle(done, error)
 

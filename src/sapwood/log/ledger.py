@@ -60,7 +60,7 @@ class Ledger:
         if not voters and len(self.voters) == KEPT_VOTERS and offset > 0:
             # The ones before are forgotten, but of so many all except the last are committed.
             voters = [(offset - 1, self.voters[0][1])]
-        return Ledger(self.producers.as_of(offset), self.epochs.up_to(offset), voters)
+        return Ledger(self.producers.as_of(offset), self.epochs.as_of(offset), voters)
 
     def cut_voters(self, offset: int) -> None:
         """Forget what was said from `offset` on."""

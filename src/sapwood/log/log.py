@@ -431,11 +431,10 @@ class Log:
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
         self._files.start_offset = offset
-        self._files.ledger.epochs.advance(offset)
         if self._segments.holds_before(offset):
             # What is deleted can't be replayed any more.
             self._take_snapshot()
-        return self._front.store(offset, self.sync())
+        return self._front.store(self.sync())
 
     def retain(self, now_ms: int, limit_offset: int) -> int:
         """Delete segments that are too old or too much, never beyond `limit_offset`.

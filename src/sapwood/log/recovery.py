@@ -19,9 +19,17 @@ from sapwood.log.cache import SegmentCache
 from sapwood.log.cleaner import CLEANED_SUFFIX
 from sapwood.log.compact import DELETED_SUFFIX, move_files
 from sapwood.log.config import LogConfig
-from sapwood.log.entry import HEADERS_SIZE, BadEntry, is_unwritten, parse, walk
+from sapwood.log.entry import (
+    HEADERS_SIZE,
+    BadEntry,
+    encode_markers,
+    is_unwritten,
+    parse,
+    walk,
+)
 from sapwood.log.errors import CorruptLog
 from sapwood.log.index import BLOCK_ROWS, Index
+from sapwood.log.ledger import Ledger
 from sapwood.log.replay import LogFiles, replay
 from sapwood.log.rewind import finish_reset
 from sapwood.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
@@ -67,22 +75,26 @@ def recover(
             raise CorruptLog(directory, 0, f"no segment with offset {start_offset} is left")
         _remove_segments(disk, directory, bases)
         bases = [start_offset]
+    if start_offset > 0 and state.state.first_segment < 0:
+        state.change_now(first_segment=bases[0])
     segments = [Segment(disk, cache, directory, b, config.index_interval_bytes) for b in bases]
     try:
         unsynced = _open_segments(
             disk, directory, segments, state.state, durable_end, clean=clean, now_ms=now_ms
         )
         ledger = replay(disk, directory, segments, state.state, now_ms)
+        _complete_markers(segments, ledger)
     except BaseException:
         for segment in segments:
             segment.release()
         raise
-    if clean:
-        durable = (ledger.epochs.last, segments[-1].end_offset)
-    else:
+    durable = position = (ledger.epochs.last, segments[-1].end_offset)
+    if not clean:
         # A marker at the durable end itself may have come after the sync.
         stored = [epoch for epoch, _ in state.state.epochs]
         durable = (max(ledger.epochs.before(durable_end), *stored, -1), durable_end)
+    if durable >= position:
+        unsynced = []
     files = LogFiles(
         disk, directory, cache, state, SegmentList(segments), ledger, state.state.start_offset
     )
@@ -114,6 +126,17 @@ def _open_segments(
     return kept[:-1]
 
 
+def _complete_markers(segments: list[Segment], ledger: Ledger) -> None:
+    """Give the last segment what a crash took of the markers that the one before ends with."""
+    last = segments[-1]
+    if len(segments) > 1 and not last.has_offsets:
+        held = max((entry.header.leader_epoch for entry in last.entries()), default=-1)
+        missing = ledger.epochs.starting_at(last.base_offset, held)
+        if missing:
+            data, entries = encode_markers(missing, last.base_offset, segments[-2].max_hlc)
+            last.append_entries(data, entries, 0, 0)
+
+
 def _finish_swap(disk: Disk, directory: str, state: StateFile) -> None:
     """Do the rest of a swap that was decided."""
     swap = state.state.swap
@@ -128,7 +151,10 @@ def _segments_from_start(disk: Disk, directory: str, state: StateFile) -> list[i
     names = disk.list(directory)
     bases = [int(name[:20]) for name in names if name.endswith(LOG_SUFFIX)]
     doomed = [name for name in names if unfinished(name) or name.endswith(_LEFTOVERS)]
-    while len(bases) > 1 and bases[1] <= state.state.start_offset:
+    first = state.state.first_segment
+    if first < 0:
+        first = state.state.start_offset
+    while len(bases) > 1 and bases[1] <= first:
         doomed.append(f"{bases.pop(0):020d}{LOG_SUFFIX}")
     stems = {f"{base:020d}" for base in bases}
     doomed += [n for n in names if n.endswith(INDEX_SUFFIX) and n[:20] not in stems]

@@ -30,7 +30,8 @@ class LogFiles:
         """What segments that are deleted can't tell any more."""
         return {
             "start_offset": self.start_offset,
-            "epochs": self.ledger.epochs.up_to(self.start_offset),
+            "first_segment": self.segments.first_kept(self.start_offset),
+            "epochs": self.ledger.epochs.as_of(self.start_offset),
             "voters": tuple(it for it in self.ledger.voters if it[0] < self.start_offset),
         }
 
@@ -49,8 +50,8 @@ def replay(
         ledger.epochs.note(epoch, start)
     _, offset = position
     for segment in segments:
-        if segment.end_offset <= offset and segment is not segments[-1]:
-            continue
+        if segment.end_offset < offset:
+            continue  # one that ends there may have markers there
         start = segment.place_after(*position)[0] if offset > segment.base_offset else 0
         for entry in segment.entries(start):
             # Its age is unknown; to forget a producer too early would let duplicates in.

@@ -91,6 +91,7 @@ def finish_reset(disk: Disk, directory: str, state: StateFile) -> None:
     snapshot.write(disk, directory, Snapshot(found.offset, timeline, found.ledger))
     state.change_now(
         start_offset=found.offset,
+        first_segment=found.offset,
         durable_end=found.offset,
         timeline=timeline,
         cut_epoch=found.position[0],

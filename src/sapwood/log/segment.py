@@ -1,7 +1,7 @@
 """One file of a log: entries in ascending offsets, with the index beside it.
 
-A segment has all markers of its base offset, even if the one before ends with them: so nothing is
-lost with that one, be it deleted or cut short by a crash that spared this one.
+A segment has all markers of its base offset, even if the one before ends with them: so batches in
+this one are never without them, whatever a crash took from the end of that one.
 
 The last segment of a log is active: it is appended to, holds its file and index open and has room
 allocated ahead. The others are closed: their files end with the last entry, and file and index

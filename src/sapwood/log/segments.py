@@ -43,6 +43,12 @@ class SegmentList:
             yield self._segments[number]
             number += 1
 
+    def first_kept(self, offset: int) -> int:
+        """The base of the first segment that isn't closed with nothing at or above `offset`."""
+        closed = self._segments[:-1]
+        bases = (it.base_offset for it in closed if it.end_offset > offset)
+        return next(bases, self.active.base_offset)
+
     def previous(self, segment: Segment) -> Segment | None:
         number = self._segments.index(segment)
         return self._segments[number - 1] if number else None

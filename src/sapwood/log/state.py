@@ -49,6 +49,9 @@ class LogState:
     cleaned: tuple[tuple[int, int], ...] = ()
     """(offset, time): up to there compaction had been by then; ascending in both."""
     swap: Swap | None = None
+    first_segment: int = -1
+    """Segments that end at or below this are deleted; -1: at or below the start, as it was before
+    there were markers. One that ends at the start may have got markers since this was written."""
     epochs: tuple[tuple[int, int], ...] = ()
     """(epoch, start) of those that began at or before the start: their markers may be deleted."""
     voters: tuple[tuple[int, bytes], ...] = ()
@@ -65,6 +68,7 @@ class Start(TypedDict):
     """What changes together when the front of a log goes."""
 
     start_offset: int
+    first_segment: int
     epochs: tuple[tuple[int, int], ...]
     voters: tuple[tuple[int, bytes], ...]
 
