@@ -146,9 +146,18 @@ class Confluent:
         }
 
     def create_topic(
-        self, topic: str, partitions: int = 1, config: dict[str, str] | None = None
+        self,
+        topic: str,
+        partitions: int = 1,
+        config: dict[str, str] | None = None,
+        replicas: int = 1,
     ) -> None:
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config or {})
+        new = NewTopic(
+            topic,
+            num_partitions=partitions,
+            replication_factor=replicas,
+            config=config or {},
+        )
         result(self.admin.create_topics([new]))
 
     def delete_topic(self, topic: str) -> None:

@@ -72,6 +72,8 @@ REQUESTS: dict[Api, Struct] = {
     Api.CHANGE_NODE: Struct(node_id=4, action=1),
     Api.RECOVER_PARTITION: Struct(topic="orders", partition=0),
     Api.DESCRIBE_REPLICAS: Struct(topics=["orders"]),
+    Api.CHANGE_CLIENT: Struct(kind=2, action=1, name="reader", topic="orders", partition=3),
+    Api.LIST_CLIENTS: Struct(),
 }
 
 RESPONSES: dict[Api, Struct] = {
@@ -164,6 +166,11 @@ RESPONSES: dict[Api, Struct] = {
                 followers=[Struct(node=2, incarnation=8, log_end=100, durable_end=95, heard_ms=12)],
             )
         ]
+    ),
+    Api.CHANGE_CLIENT: Struct(error_code=42, error_message="no"),
+    Api.LIST_CLIENTS: Struct(
+        producers=[Struct(name="writer", topic="orders", partition=-1)],
+        consumers=[Struct(name="reader", topic="orders", partition=3)],
     ),
 }
 

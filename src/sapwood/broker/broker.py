@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sapwood.broker import (
+    clients,
     cluster,
     configs,
     membership,
@@ -140,11 +141,14 @@ _COOKED: dict[Api, Cooked] = {
     Api.CHANGE_NODE: membership.change,
     Api.RECOVER_PARTITION: membership.recover,
     Api.DESCRIBE_REPLICAS: status.describe_replicas,
+    Api.CHANGE_CLIENT: clients.change,
+    Api.LIST_CLIENTS: clients.list_all,
 }
 
 _AT_CONTROLLER = {
     Api.ALTER_CONFIGS,
     Api.ALTER_PARTITION_REASSIGNMENTS,
+    Api.CHANGE_CLIENT,
     Api.CHANGE_NODE,
     Api.CREATE_PARTITIONS,
     Api.CREATE_TOPICS,

@@ -110,6 +110,8 @@ class Api(enum.IntEnum):
     CHANGE_NODE = 20008
     RECOVER_PARTITION = 20009
     DESCRIBE_REPLICAS = 20010
+    CHANGE_CLIENT = 20011
+    LIST_CLIENTS = 20012
 
 
 # lowest version, highest version, first flexible version
@@ -214,6 +216,8 @@ _VERSIONS: dict[int, tuple[int, int, int]] = {
     Api.CHANGE_NODE: (0, 0, 0),
     Api.RECOVER_PARTITION: (0, 0, 0),
     Api.DESCRIBE_REPLICAS: (0, 0, 0),
+    Api.CHANGE_CLIENT: (0, 0, 0),
+    Api.LIST_CLIENTS: (0, 0, 0),
 }
 
 

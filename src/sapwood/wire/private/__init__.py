@@ -9,7 +9,7 @@ that it knows the cluster's secret. A group is (topic_id, partition); the metada
 from typing import Any
 
 from sapwood.wire.apis import Api
-from sapwood.wire.private import forwarding, membership, replication, status
+from sapwood.wire.private import clients, forwarding, membership, replication, status
 
 MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
     (Api.NODE_STATUS, 0): (status.NodeStatusRequest, status.NodeStatusResponse),
@@ -25,5 +25,7 @@ MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
         membership.RecoverPartitionRequest,
         membership.RecoverPartitionResponse,
     ),
+    (Api.CHANGE_CLIENT, 0): (clients.ChangeClientRequest, clients.ChangeClientResponse),
+    (Api.LIST_CLIENTS, 0): (clients.ListClientsRequest, clients.ListClientsResponse),
     (Api.DESCRIBE_REPLICAS, 0): (status.DescribeReplicasRequest, status.DescribeReplicasResponse),
 }

@@ -1,0 +1,33 @@
+"""Producers and consumers that the cluster knows by name."""
+
+from sapwood.wire.private.words import Message, int8, int16, int32, string
+
+
+class ChangeClientRequest(Message):
+    """Kinds: 1 producer, 2 consumer. Actions: 1 register, 2 remove. Partition -1 is all of them."""
+
+    kind: int = int8()
+    action: int = int8()
+    name: str = string()
+    topic: str = string()
+    partition: int = int32(-1)
+
+
+class ChangeClientResponse(Message):
+    error_code: int = int16(0)
+    error_message: str | None = string(None)
+
+
+class ListClientsRequest(Message):
+    pass
+
+
+class KnownClient(Message):
+    name: str = string()
+    topic: str = string()
+    partition: int = int32(-1)
+
+
+class ListClientsResponse(Message):
+    producers: tuple[KnownClient, ...] = ()
+    consumers: tuple[KnownClient, ...] = ()
