@@ -61,6 +61,7 @@ class Process:
         self.host = host
         self.alive = True
         self.runs = True
+        self.is_buried = False
         self.held: list[_Handle] = []
         self.at_end: list[Callable[[], None]] = []
         """What the kernel does when the process has gone."""
@@ -96,7 +97,6 @@ class Process:
         if not self.alive:
             return
         self.alive = self.runs = False
-        self.held.clear()
         at_end, self.at_end = self.at_end, []
         for action in at_end:
             action()
@@ -106,7 +106,9 @@ class Process:
     def bury(self) -> None:
         """End suspended coroutines here and now, not when memory happens to be collected."""
         self.alive = self.runs = False
+        self.is_buried = True
         self.context.copy().run(self.tasks.close)
+        self.held.clear()
         self.loop.processes.pop(self, None)
 
 
@@ -210,7 +212,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 continue
             process = handle.process
             if process is not None and not process.runs:
-                if process.alive:
+                if not process.is_buried:  # till then tasks that never began are kept, too
                     process.held.append(handle)
                 continue
             self.events += 1

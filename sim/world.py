@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sim.clock import WallClock
 from sim.disk import DiskWeather, SimDisk
-from sim.loop import Process
+from sim.loop import PROCESS, Process
 from sim.network import Network, NetworkedLoop
 from sim.trace import Trace
 
@@ -23,14 +23,14 @@ class World:
         self.network = Network(self.loop, self.random("network"), self.trace)
         self.loop.network = self.network
         self.machines: dict[str, Machine] = {}
-        self._entropy = self.random("entropy")
 
     def random(self, concern: str) -> random.Random:
         """A source of its own for each concern: another fault must not change all the others."""
         return random.Random(f"{self.seed}/{concern}")
 
     def entropy(self, count: int) -> bytes:
-        return self._entropy.randbytes(count)
+        """Random bytes of the machine whose process asks."""
+        return self.machines[PROCESS.get().host].entropy(count)
 
     def machine(self, name: str) -> Machine:
         machine = self.machines[name] = Machine(self, name)
@@ -55,6 +55,7 @@ class Machine:
         self.world = world
         self.name = name
         self.clock = WallClock(world.loop)
+        self.entropy = world.random(f"entropy/{name}").randbytes
         self.weather = DiskWeather(world.random(f"disk/{name}"))
         self.disk = SimDisk(world.loop, self.weather)
         self.process: Process | None = None

@@ -1,0 +1,180 @@
+"""A node of Sapwood on a simulated machine: assembled as a process assembles it, and mistreated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextvars import Context
+from pathlib import Path
+
+import msgspec
+
+from sapwood.broker import Broker, BrokerConfig
+from sapwood.node import identity
+from sapwood.node.config import NodeConfig, parse_address
+from sapwood.node.identity import Identity
+from sapwood.node.joining import join
+from sapwood.node.membership import Newcomer
+from sapwood.replica import Partition, Peers, Voter
+from sapwood.server import Limits, Listener, Request, Server
+from sim.disk import Crashed
+from sim.loop import Process
+from sim.world import World
+
+PORT = 9092
+DATA = Path("/data")
+SECRET = b"a secret that only the nodes know"
+STOP_GRACE_S = 2.0
+
+
+class NotStarted(Exception):
+    """A request came in before the broker was there."""
+
+
+class SimNode:
+    def __init__(self, world: World, node_id: int, *, founds: bool) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.machine = world.machine(f"node{node_id}")
+        self.address = f"{self.machine.name}:{PORT}"
+        self.others: list[str] = []
+        """Where it may ask to be taken in."""
+        self.failure: str | None = None
+        """Why the last start didn't succeed."""
+        self.restart_after_s: Callable[[], float] | None = None
+        """How long its supervisor takes to start it again, if it has one."""
+        self._founds = founds
+        self._broker: Broker | None = None
+        self._server: Server | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.machine.runs
+
+    @property
+    def serves(self) -> bool:
+        return self.runs and self._server is not None
+
+    @property
+    def broker(self) -> Broker | None:
+        """Once it has recovered what it had."""
+        return self._broker if self.runs else None
+
+    def partitions(self) -> Iterator[Partition]:
+        """What it holds, if it runs."""
+        if (broker := self.broker) is not None:
+            yield from broker.state.replicas
+
+    def offline(self) -> list[tuple[str, int, str]]:
+        return [] if self.broker is None else self.broker.offline_partitions()
+
+    # -- life and death ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._broker = self._server = None
+        self.failure = None
+        process = self.machine.begin()
+        self.world.trace.note(f"{self.machine.name} starts")
+        process.at_end.append(self._ended)
+        process.spawn(self._start())
+
+    def _ended(self) -> None:
+        if self.restart_after_s is not None:
+            loop = self.world.loop
+            loop.call_later(self.restart_after_s(), self._restart, context=Context())
+
+    def _restart(self) -> None:
+        if not self.runs and self.restart_after_s is not None:
+            self.start()
+
+    async def _start(self) -> None:
+        try:
+            server = Server(
+                _not_started,
+                [Listener(host=self.machine.name, port=PORT)],
+                Limits(),
+                secret=SECRET,
+                entropy=self.machine.entropy,
+            )
+            await server.bind()
+            who = await self._identity(server.advertised())
+            server.gate.node_id = who.node_id
+            broker = self._assembled(who, server)
+            await broker.start()
+            self._broker = broker
+            server.handler = broker.handle
+            await server.start()
+            await broker.enter()
+        except Crashed:
+            raise
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            self.world.trace.note(f"start failed: {self.failure}")
+            self.machine.crash()
+        else:
+            self._server = server
+            self.world.trace.note("ready")
+
+    async def _identity(self, advertised: dict[str, tuple[str, int]]) -> Identity:
+        disk, path = self.machine.disk, str(DATA / identity.FILE_NAME)
+        if disk.exists(path):
+            file = disk.open(path, write=False)
+            return msgspec.json.decode(file.pread(file.size, 0), type=Identity)
+        disk.makedirs(str(DATA))
+        if self._founds:
+            known = identity.found(self.node_id)
+            identity.write(DATA, known)
+            self._founds = False  # founded again it would be another cluster
+            return known
+        newcomer = Newcomer(self.others, DATA, SECRET)
+        config = NodeConfig(data_dir=str(DATA), node_id=self.node_id)
+        member = await join(newcomer, config, DATA, advertised, entropy=self.machine.entropy)
+        return member.identity
+
+    def _assembled(self, who: Identity, server: Server) -> Broker:
+        return Broker(
+            BrokerConfig(
+                node_id=who.node_id,
+                incarnation=who.incarnation,
+                cluster_id=who.cluster_id,
+                metadata_voters=tuple(Voter(*voter) for voter in who.metadata_voters),
+                members={node: parse_address(it) for node, it in who.members.items()},
+                advertised=server.advertised(),
+                auto_create_topics=False,
+            ),
+            self.machine.disk,
+            str(DATA),
+            now_ms=self.machine.clock.now_ms,
+            server_metrics=server.metrics,
+            connect=lambda address_of: Peers(
+                who.node_id, SECRET, address_of, entropy=self.machine.entropy
+            ),
+            entropy=self.machine.entropy,
+        )
+
+    def stop(self) -> None:
+        """In good order, if it is that far; it may be killed half-way."""
+        process = self.machine.process
+        if process is not None and process.alive:
+            self.world.trace.note(f"{self.machine.name} is asked to stop")
+            if self._server is not None:
+                process.spawn(self._stop(process))
+            else:
+                process.kill()
+
+    async def _stop(self, process: Process) -> None:
+        if self._broker is not None and self._server is not None:
+            server, self._server = self._server, None
+            try:
+                await self._broker.resign()
+                self._broker.release_waiters()
+                await server.close(STOP_GRACE_S)
+                await self._broker.stop()
+            except OSError as error:
+                self.world.trace.note(f"stop failed: {error}")
+            else:
+                self.world.trace.note("stopped")
+            process.kill()
+
+
+def _not_started(request: Request) -> None:
+    raise NotStarted

@@ -1,0 +1,225 @@
+"""One seed of tier 2: real nodes and real clients through faults, then healing, then judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from sapwood.wire.errors import KafkaError
+from sim import invariants, planted, seams
+from sim.faults import Nemesis
+from sim.invariants import Judges, Violation
+from sim.node import SimNode
+from sim.workload import Shape, Workload
+from sim.world import World
+
+T = TypeVar("T")
+
+LIVENESS_S = 60.0
+"""After the last fault: everything acknowledged or refused, read to the end, and writable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked of a seed."""
+
+    minutes: float
+    """Of faults, in virtual time."""
+    nodes: int | None = None
+    """None: as many as the seed says."""
+    plant: str | None = None
+    faults: tuple[str, ...] = ()
+    """These, instead of a choice of the seed's."""
+    traces: Path | None = None
+    """Where the trace of a seed that fails is written to."""
+    always_trace: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    seed: int
+    simulated_s: float
+    wall_s: float
+    events: int
+    digest: str
+    acknowledged: int
+    faults: dict[str, int] = field(default_factory=dict)
+    failure: str = ""
+
+
+class Scenario:
+    """Nodes and clients through faults, then in peace, then before the judges."""
+
+    node_counts: tuple[int, ...] = (1, 3, 3, 3, 3, 5)
+    always: tuple[str, ...] = ()
+    """Faults that every seed has."""
+    may_lose = False
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world = world
+        self._plan = plan
+        chance = self._chance = world.random("scenario")
+        segment_bytes = chance.choice([2_000, 16_000, 200_000])
+        self._configs = {"segment.bytes": str(segment_bytes)}
+        self.nodes = [
+            SimNode(world, n, founds=n == 0)
+            for n in range(plan.nodes or chance.choice(self.node_counts))
+        ]
+        self.judges = Judges(world.loop, self._invariants())
+        bootstrap = ",".join(node.address for node in self.nodes)
+        self.workload = Workload(world, self.judges, bootstrap, self._shape())
+        self.nemesis: Nemesis | None = None
+
+    def _invariants(self) -> Iterable[invariants.Invariant]:
+        yield invariants.OnlyWhatWasSent()
+        yield invariants.OneValuePerOffset()
+        yield invariants.NothingAcknowledgedIsLost()
+        yield invariants.NoDuplicates()
+        yield invariants.OrderIsKept()
+        yield invariants.HighWatermarkNeverGoesBack(self.nodes)
+        yield invariants.OneLeaderPerTerm(self.nodes)
+        yield invariants.ReplicasAgree(self.nodes)
+
+    def _shape(self) -> Shape:
+        chance = self._chance
+        burst = chance.choice([1, 3, 10])
+        topics = [f"topic{n}" for n in range(chance.randint(1, 2))]
+        return Shape(
+            keys=[(topic, n) for topic in topics for n in range(chance.randint(1, 3))],
+            producers=chance.randint(1, 3),
+            consumers=chance.randint(1, 2),
+            pause_s=burst / chance.choice([2, 10, 30]),
+            burst=burst,
+            value_bytes=chance.choice([0, 100, 3000]),
+            options={
+                "batch_bytes": chance.choice([200, 2_000, 256 * 1024]),
+                "linger_ms": chance.choice([0, 0, 5]),
+                "request_timeout_ms": chance.choice([1_000, 5_000, 30_000]),
+                "connect_timeout_ms": 3_000,
+                "delivery_timeout_ms": chance.choice([3_000, 120_000]),
+                "allow_auto_create": False,
+            },
+            may_lose=self.may_lose,
+        )
+
+    async def run(self) -> None:
+        await self._start_nodes()
+        await self.workload.create_topics(self._configs)
+        self.workload.start()
+        gap_s = self._chance.choice([0.5, 2.0, 5.0])
+        names = [actor.name for actor in self.workload.actors]
+        self.nemesis = Nemesis(
+            self.world, self.nodes, names, gap_s, only=self._plan.faults, also=self.always
+        )
+        self.world.trace.note(f"faults: {', '.join(self.nemesis.kinds)}; {self.workload.shape}")
+        await self.nemesis.rage(self._plan.minutes * 60)
+        await self.nemesis.calm()
+        await self._judge()
+
+    async def _start_nodes(self) -> None:
+        """One founds the cluster, the others join it."""
+        for node in self.nodes:
+            node.others = [it.address for it in self.nodes if it is not node]
+        self.nodes[0].start()
+        await self._within("the first node serves", lambda: self.nodes[0].serves)
+        for node in self.nodes[1:]:
+            node.start()
+        await self._within("all nodes serve", self._all_serve)
+
+    async def _judge(self) -> None:
+        await self._within("every node serves again", self._all_serve)
+        self.workload.stop_producing()
+        await self._within("everything sent is settled", lambda: self.workload.is_settled)
+        ends = await self._settled("every partition takes a record", self.workload.probe())
+        await self._within("consumers have read all", lambda: self.workload.caught_up(ends))
+        await self._within("replicas have converged", self._converged)
+        contents = await self._settled("all can be read", self.workload.contents(ends))
+        self.judges.at_end(contents)
+        count = sum(len(batch.records) for batch in contents)
+        self.world.trace.note(f"{count} records, {self.workload.acknowledged} acknowledged")
+
+    def _all_serve(self) -> bool:
+        return all(node.serves and not node.offline() for node in self.nodes)
+
+    def _converged(self) -> bool:
+        extents: dict[tuple[bytes, int], tuple[int, int]] = {}
+        for node in self.nodes:
+            for replica in node.partitions():
+                extent = replica.high_watermark, replica.log.end_offset
+                is_whole = extent[0] == extent[1] and replica.has_leader
+                if not is_whole or extents.setdefault(replica.key, extent) != extent:
+                    return False
+        return True
+
+    async def _within(self, what: str, condition: Callable[[], bool]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LIVENESS_S
+        while not condition():
+            if loop.time() > deadline:
+                states = [f"{it.machine.name}: {it.failure or it.offline()}" for it in self.nodes]
+                raise Violation("Liveness", f"not so after {LIVENESS_S:g} s: {what}; {states}")
+            await asyncio.sleep(0.05)
+        self.world.trace.note(what)
+
+    async def _settled(self, what: str, work: Awaitable[T]) -> T:
+        try:
+            result = await asyncio.wait_for(work, LIVENESS_S)
+        except (KafkaError, TimeoutError) as error:
+            raise Violation("Liveness", f"not so: {what}: {error}") from error
+        self.world.trace.note(what)
+        return result
+
+
+class Damaged(Scenario):
+    """Bits flip on the only copy there is: records may be lost, but nothing wrong is served."""
+
+    node_counts = (1,)
+    always = ("flipped bit",)
+    may_lose = True
+
+    def _invariants(self) -> Iterable[invariants.Invariant]:
+        yield invariants.OnlyWhatWasSent()
+
+    async def _judge(self) -> None:
+        await asyncio.sleep(LIVENESS_S / 4)
+
+
+def for_seed(world: World, plan: Plan) -> Scenario:
+    kinds: list[type[Scenario]] = [Scenario, Scenario, Scenario, Scenario, Damaged]
+    if plan.nodes is not None and plan.nodes > 1:
+        kinds.remove(Damaged)
+    return world.random("kind").choice(kinds)(world, plan)
+
+
+def run_seed(seed: int, plan: Plan) -> Outcome:
+    began = time.perf_counter()
+    world = World(seed)
+    failure = details = ""
+    with seams.installed(world), planted.applied(plan.plant):
+        scenario = for_seed(world, plan)
+        try:
+            world.run(scenario.run(), within_s=plan.minutes * 60 + 10 * LIVENESS_S)
+        except Exception as error:
+            failure = (
+                str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+            )
+            details = "".join(traceback.format_exception(error))
+        finally:
+            world.close()
+    if plan.traces is not None and (failure or plan.always_trace):
+        world.trace.write(plan.traces / f"seed-{seed}.txt", f"{failure}\n\n{details}")
+    return Outcome(
+        seed=seed,
+        simulated_s=world.loop.elapsed(),
+        wall_s=time.perf_counter() - began,
+        events=world.loop.events,
+        digest=world.trace.digest(),
+        acknowledged=scenario.workload.acknowledged,
+        faults=scenario.nemesis.counts if scenario.nemesis is not None else {},
+        failure=failure,
+    )
