@@ -13,8 +13,10 @@ INSTALLED := $(VENV)/.installed
 KILLS ?= 300
 GIB ?= 5
 MINUTES ?= 5
+SEEDS ?= 20
+TIER ?= 2
 
-.PHONY: help run test lint bench compat kill9 big chaos lock system clean
+.PHONY: help run test lint bench compat kill9 big chaos sim lock system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -47,6 +49,10 @@ big: $(INSTALLED) ## write GIB GiB (5), show memory and the time of a restart af
 
 chaos: $(INSTALLED) system ## faults on a real cluster under load, for MINUTES minutes (5)
 	$(BIN)/python -m chaos run --minutes $(MINUTES)
+
+sim: MINUTES := 2
+sim: $(INSTALLED) ## simulate SEEDS seeds (20) of TIER (2), each with MINUTES (2) of faults
+	$(BIN)/python -m sim --seeds $(SEEDS) --tier $(TIER) --minutes $(MINUTES)
 
 lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \

@@ -1,0 +1,143 @@
+"""`python -m sim`: run seeds, say what failed, and how to see it again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sim.campaign import HEADINGS, TIERS, TRACES, Campaign, run_all, run_one
+from sim.planted import PLANTS
+from sim.scenario import Plan
+
+MOST_FAILURES = 10
+PLANTED_SEEDS = 500
+
+
+@click.command()
+@click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("--first", type=int, default=1, show_default=True, help="The first seed.")
+@click.option("--seed", type=int, help="This one only; its trace is always written.")
+@click.option("--minutes", type=float, default=2.0, show_default=True, help="Of faults, virtual.")
+@click.option("--tier", type=click.Choice([str(tier) for tier in TIERS]), default="2")
+@click.option("--nodes", type=click.IntRange(min=1), help="So many.  [each seed's own number]")
+@click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count() or 1)
+@click.option("--faults", default="", help="These kinds, separated by commas.  [each seed's own]")
+@click.option(
+    "--plant",
+    type=click.Choice([*PLANTS, "all"]),
+    help=f"Plant a bug; a violation must be found, within {PLANTED_SEEDS} seeds.",
+)
+def main(
+    seeds: int,
+    first: int,
+    seed: int | None,
+    minutes: float,
+    tier: str,
+    nodes: int | None,
+    jobs: int,
+    faults: str,
+    plant: str | None,
+) -> None:
+    """Run the shipped code through faults, and judge what clients and nodes saw."""
+    console = Console(highlight=False, soft_wrap=True)
+    kinds = tuple(kind.strip() for kind in faults.split(",") if kind.strip())
+    plan = Plan(minutes, nodes, None if plant == "all" else plant, kinds, TRACES)
+    if seed is not None:
+        sys.exit(replay(console, int(tier), seed, plan))
+    if plant is not None:
+        names = list(PLANTS) if plant == "all" else [plant]
+        missed = [
+            name
+            for name in names
+            if not find(console, int(tier), replace(plan, plant=name), first, jobs)
+        ]
+        sys.exit(1 if missed else 0)
+    sys.exit(campaign(console, int(tier), range(first, first + seeds), plan, jobs))
+
+
+def replay(console: Console, tier: int, seed: int, plan: Plan) -> int:
+    outcome = run_one(tier, seed, replace(plan, always_trace=True))
+    console.print(
+        f"seed {seed}: {outcome.simulated_s:.1f} s simulated in {outcome.wall_s:.1f} s, "
+        f"{outcome.events} events, {outcome.acknowledged} acknowledged, trace {outcome.digest}"
+    )
+    console.print(", ".join(f"{kind} × {count}" for kind, count in outcome.faults.items()))
+    console.print(f"trace: {shown(trace_of(seed))}")
+    if outcome.failure:
+        console.print(outcome.failure, style="red", markup=False)
+    return 1 if outcome.failure else 0
+
+
+def campaign(console: Console, tier: int, seeds: range, plan: Plan, jobs: int) -> int:
+    result = Campaign(tier, plan)
+    began = time.perf_counter()
+    with progress(console) as bar:
+        task = bar.add_task("seeds", total=len(seeds), failed=0)
+        with contextlib.closing(run_all(tier, seeds, plan, jobs)) as outcomes:
+            for outcome in outcomes:
+                result.add(outcome)
+                bar.update(task, advance=1, failed=len(result.failed))
+                if outcome.failure:
+                    bar.console.print(f"seed {outcome.seed}: {outcome.failure}", markup=False)
+                    bar.console.print(f"  again: {result.command(outcome.seed)}", markup=False)
+                    bar.console.print(f"  trace: {shown(trace_of(outcome.seed))}", markup=False)
+                if len(result.failed) >= MOST_FAILURES:
+                    bar.console.print(f"{MOST_FAILURES} seeds have failed: that will do")
+                    break
+    result.wall_s = time.perf_counter() - began
+    console.print(HEADINGS)
+    console.print(result.row())
+    return 1 if result.failed else 0
+
+
+def find(console: Console, tier: int, plan: Plan, first: int, jobs: int) -> bool:
+    """Whether a planted bug is noticed."""
+    tried = 0
+    seeds = range(first, first + PLANTED_SEEDS)
+    with progress(console) as bar:
+        task = bar.add_task(plan.plant or "", total=len(seeds), failed=0)
+        with contextlib.closing(run_all(tier, seeds, plan, jobs)) as outcomes:
+            for outcome in outcomes:
+                tried += 1
+                bar.update(task, advance=1)
+                if outcome.failure:
+                    command = Campaign(tier, plan).command(outcome.seed)
+                    bar.console.print(
+                        f"{plan.plant}: found after {tried} seeds: {outcome.failure}\n  {command}",
+                        markup=False,
+                    )
+                    return True
+    console.print(f"{plan.plant}: not found in {tried} seeds", style="red")
+    return False
+
+
+def progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("[red]{task.fields[failed]} failed"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def trace_of(seed: int) -> Path:
+    return TRACES / f"seed-{seed}.txt"
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Many seeds on all cores, and what came of them."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from types import FrameType
+
+from sim import scenario
+from sim.loop import SimulationFailed
+from sim.scenario import Outcome, Plan
+
+ROOT = Path(__file__).resolve().parent.parent
+TRACES = ROOT / ".cache" / "sim"
+MOST_WALL_S = 600
+"""Of real time, for one seed: more than that is a loop within one callback."""
+
+TIERS: dict[int, Callable[[int, Plan], Outcome]] = {2: scenario.run_seed}
+
+
+class Hung(SimulationFailed):
+    """A seed took far too long in real time."""
+
+
+@dataclass(slots=True)
+class Campaign:
+    tier: int
+    plan: Plan
+    began: float = field(default_factory=time.time)
+    seeds: int = 0
+    events: int = 0
+    acknowledged: int = 0
+    faults: int = 0
+    simulated_s: float = 0.0
+    wall_s: float = 0.0
+    failed: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        self.seeds += 1
+        self.events += outcome.events
+        self.acknowledged += outcome.acknowledged
+        self.faults += sum(outcome.faults.values())
+        self.simulated_s += outcome.simulated_s
+        if outcome.failure:
+            self.failed.append(outcome)
+
+    def command(self, seed: int) -> str:
+        """What repeats a seed exactly."""
+        words = [f"python -m sim --tier {self.tier} --minutes {self.plan.minutes:g} --seed {seed}"]
+        if self.plan.nodes is not None:
+            words.append(f"--nodes {self.plan.nodes}")
+        if self.plan.plant is not None:
+            words.append(f"--plant {self.plan.plant}")
+        if self.plan.faults:
+            words.append(f'--faults "{",".join(self.plan.faults)}"')
+        return " ".join(words)
+
+    def row(self) -> str:
+        """For the table in docs/reliability.md."""
+        hours = self.wall_s / 3600
+        date = time.strftime("%Y-%m-%d", time.gmtime(self.began))
+        result = f"{len(self.failed)} failed" if self.failed else "clean"
+        return (
+            f"| {date} | {commit()} | {self.tier} | {self.seeds} | {self.plan.minutes:g} min | "
+            f"{self.simulated_s / 3600:.1f} h | {self.wall_s / 60:.1f} min | "
+            f"{self.seeds / hours:.0f} | {self.faults} | {self.acknowledged} | {result} |"
+        )
+
+
+HEADINGS = (
+    "| date | commit | tier | seeds | faults for | simulated | wall | seeds per hour | faults | "
+    "acknowledged | result |"
+)
+
+
+def commit() -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def run_one(tier: int, seed: int, plan: Plan) -> Outcome:
+    """In a process that has nothing else to do."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise Hung(f"after {MOST_WALL_S} s of real time")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(MOST_WALL_S)
+    try:
+        return TIERS[tier](seed, plan)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run_all(tier: int, seeds: range, plan: Plan, jobs: int) -> Generator[Outcome, None, None]:
+    """Outcomes as they come in; closing the iterator ends the rest."""
+    ignore_interrupts = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(
+        jobs, get_context("spawn"), initializer=signal.signal, initargs=ignore_interrupts
+    ) as pool:
+        waiting = iter(seeds)
+        running: set[Future[Outcome]] = set()
+        try:
+            while True:
+                for seed in waiting:
+                    running.add(pool.submit(run_one, tier, seed, plan))
+                    if len(running) >= 2 * jobs:
+                        break
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for each in done:
+                    yield each.result()
+        finally:
+            for each in running:
+                each.cancel()
+            with contextlib.suppress(AttributeError):
+                for process in list(pool._processes.values()):
+                    process.terminate()
