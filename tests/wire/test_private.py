@@ -126,6 +126,8 @@ RESPONSES: dict[Api, Struct] = {
                 diverging_epoch=3,
                 diverging_offset=99,
                 snapshot=b"snap",
+                after_epoch=4,
+                after_offset=100,
                 entries=b"entries",
             )
         ],

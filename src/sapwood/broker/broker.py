@@ -32,6 +32,7 @@ from sapwood.metadata.image import BROKER_RESOURCE, Topic
 from sapwood.replica import (
     UPKEEP_INTERVAL_S,
     Disk,
+    JournalFailed,
     LogConfig,
     NoPeers,
     Partition,
@@ -242,8 +243,13 @@ class Broker:
         server_metrics: Callable[[], dict[str, float]] = dict,
         connect: Callable[[AddressOf], Peers] | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
+        on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`connect` gives the connections to other nodes; without it this node stays alone."""
+        """`connect` gives the connections to other nodes; without it this node stays alone.
+
+        `on_fatal` is told if the node can't go on and has to stop.
+        """
+        self._on_fatal = on_fatal
         self._config = config
         self._disk = disk
         self._data_dir = data_dir
@@ -488,6 +494,10 @@ class Broker:
             await asyncio.sleep(UPKEEP_INTERVAL_S)
             try:
                 await self.state.replicas.upkeep()
+            except JournalFailed as error:
+                # Votes can't be saved any more: a node that can't vote must not pretend to.
+                self._on_fatal(f"the journal can't be written: {error}")
+                return
             except OSError as error:
                 logger.warning("upkeep failed and will be tried again: %s", error)
             except Exception:

@@ -8,16 +8,16 @@ from sapwood.broker.state import BrokerState
 from sapwood.server import Request
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer, Struct, decode_request
-from sapwood.wire.errors import KafkaError
+from sapwood.wire.errors import KafkaError, MalformedMessage
 from sapwood.wire.frames import encode_response_frame
-
-NOT_A_NODE = -1
 
 
 def sender(request: Request) -> int:
-    """Who it has proved to be, not who it says it is."""
+    """Who it has proved to be, not who it says it is. Tools have the secret, but are no nodes."""
     node = request.connection.node
-    return NOT_A_NODE if node is None else node
+    if node is None or node < 0:
+        raise MalformedMessage("only nodes have replicas")
+    return node
 
 
 def fetch(

@@ -17,7 +17,14 @@ from sapwood.replica.exchange import Exchange
 from sapwood.replica.leaders import Leadership
 from sapwood.replica.partition import Appended, CommitListener, OnCommitted, Partition
 from sapwood.replica.peers import Peers, PeerUnreachable
-from sapwood.replica.replicas import UPKEEP_INTERVAL_S, NoPeers, Plan, Replicas, Settings
+from sapwood.replica.replicas import (
+    UPKEEP_INTERVAL_S,
+    JournalFailed,
+    NoPeers,
+    Plan,
+    Replicas,
+    Settings,
+)
 
 __all__ = [
     "UPKEEP_INTERVAL_S",
@@ -25,6 +32,7 @@ __all__ = [
     "CommitListener",
     "Disk",
     "Exchange",
+    "JournalFailed",
     "Leadership",
     "LogConfig",
     "NoPeers",

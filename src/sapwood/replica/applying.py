@@ -44,7 +44,8 @@ def apply(
         return _cut(keeper, partition, it)
     if it.snapshot is not None:
         return _begin_anew(keeper, now_ms, partition, it)
-    if it.entries:
+    if it.entries and (it.after_epoch, it.after_offset) == partition.log.position:
+        # Else something in between is missing here, which would leave a hole: it is asked for anew.
         try:
             partition.log.append_entries(it.entries, now_ms())
         except BadEntry as error:

@@ -303,9 +303,11 @@ class FollowerSession:
                 views = partition.look_up(
                     lambda log: log.read_replica(member.sent.epoch, member.sent.offset, budget)
                 )
-            except (KafkaError, OffsetOutOfRange):
-                # Offline now, or retention has overtaken it: it will ask again and be told.
-                self.drop(partition.key)
+            except OffsetOutOfRange:  # retention has overtaken it
+                self.members.pop(partition.key, None)
+                return self._entry(partition, snapshot=partition.snapshot()), 0, True
+            except KafkaError:  # offline now
+                self.members.pop(partition.key, None)
                 return self._not_leader(partition), 0, True
         if (
             not views
@@ -313,17 +315,19 @@ class FollowerSession:
             and member.told_start == log.start_offset
         ):
             return None, 0, True
+        entry = self._entry(
+            partition,
+            after_epoch=member.sent.epoch,
+            after_offset=member.sent.offset,
+            entries=views or None,
+        )
         for view in views:
             member.sent = end_of_entries(view, member.sent)
         if views:
             member.sent_in = self._sequence
         member.told_high_watermark = partition.high_watermark
         member.told_start = log.start_offset
-        return (
-            self._entry(partition, entries=views or None),
-            sum(map(len, views)),
-            member.sent >= log.position,
-        )
+        return entry, sum(map(len, views)), member.sent >= log.position
 
     def _entry(self, partition: Partition, **fields: object) -> Struct:
         return Struct(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sapwood.disk import Disk
+from sapwood.disk import Disk, SyncFailed
 from sapwood.log import CorruptLog, HybridClock, Log, LogConfig, SegmentCache
 from sapwood.raft import Group, HardState, Timing, Vote, Voter, Voters
 from sapwood.replica.acceptance import Rules
@@ -56,6 +56,10 @@ class Plan:
     @property
     def key(self) -> GroupKey:
         return self.topic_id, self.index
+
+
+class JournalFailed(Exception):
+    """What this node's replicas promise can't be made durable any more."""
 
 
 class NoPeers:
@@ -362,7 +366,10 @@ class Replicas:
                 partition.take_offline(str(error))
         self._retry_unopened()
         await self._mend()
-        await self._notes.flush()
+        try:
+            await self._notes.flush()
+        except SyncFailed as error:
+            raise JournalFailed(str(error)) from error
         if self._compaction is None or self._compaction.done():
             self._compaction = asyncio.create_task(self._compact())
 

@@ -48,7 +48,10 @@ class ReplicaFetchRequest(Message):
 
 
 class FetchedGroup(Message):
-    """Entries of the log as they lie on disk, or where the follower's log went another way."""
+    """Entries of the log as they lie on disk, or where the follower's log went another way.
+
+    Entries follow on the position `after`: whoever is at another one has missed some.
+    """
 
     topic_id: bytes = uuid()
     partition: int = int32()
@@ -60,6 +63,8 @@ class FetchedGroup(Message):
     diverging_epoch: int = int32(-1)
     diverging_offset: int = int64(-1)
     snapshot: bytes | None = binary(None)
+    after_epoch: int = int32(-1)
+    after_offset: int = int64(-1)
     entries: bytes | None = buffers(None)
 
 
