@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sapwood.log import EpochsNotAscending, Log, LogConfig, OffsetOutOfRange
+from sapwood.log import CorruptLog, EpochsNotAscending, Log, LogConfig, OffsetOutOfRange
 from tests.disk.faulty import FaultyDisk
 from tests.log.batches import DIRECTORY, offsets, opened, put, read_all, record, starts
 
@@ -290,5 +290,23 @@ def test_a_snapshot_of_a_marker_that_was_cut_does_not_count() -> None:
         log.truncate(1, 3, 0)
         assert log.position == (1, 3)
         assert opened(disk, durable_end=3).position == (1, 3)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("byte", range(0, 81, 3))
+def test_a_damaged_marker_is_never_passed_over(byte: int) -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk()
+        log = opened(disk)
+        fill_epoch(log, 1, 2)
+        position = log.size_bytes
+        mark(log, 2)
+        fill_epoch(log, 2, 2)
+        await log.sync()
+        disk.flip(f"{DIRECTORY}/{0:020d}.log", position + byte)
+        with pytest.raises(CorruptLog):
+            opened(disk, durable_end=3)
+        assert opened(disk, durable_end=1).position == (1, 2)
 
     asyncio.run(scenario())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sapwood.disk import OsDisk
 from sapwood.log import CorruptLog, Log, LogConfig, segment, snapshot
-from sapwood.log.entry import HEADER_SIZE
+from sapwood.log.entry import HEADER_SIZE, encode_markers
 from sapwood.wire.batch import BatchHeader, read_header
 from sapwood.wire.records import encode_batch
 from tests.disk.faulty import FaultyDisk
@@ -298,6 +300,55 @@ def test_a_kill_in_the_middle_leaves_a_log_that_opens_as_it_was(tmp_path: Path) 
         assert offsets(clean) == list(range(2000))
 
     asyncio.run(scenario())
+
+
+def test_files_from_before_there_were_markers_open_as_they_did() -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk()
+        log = opened(disk, SMALL)
+        for number in range(30):
+            put(log, [record(bytes(100))], epoch=number // 10 + 1, producer=(5, 0, number))
+        await log.sync()
+        table = log.producers.encode()
+        log.discard()
+        for base in (0, 8):
+            disk.remove(path(base))
+        body = struct.pack(">iqiqiq", 1, 0, 2, 10, 3, 20) + table
+        fields = struct.pack(">qqI", 1, 30, 3) + body
+        header = struct.pack(">4sHHI", b"SAPP", 1, 0, crc32c(fields))
+        disk.open(path(30, ".producers"), create=True).pwrite([header, fields], 0)
+        state = (
+            b'{"start_offset":17,"durable_end":0,"timeline":1,"cut_offset":30,"cleaned":[],'
+            b'"swap":null}'
+        )
+        header = struct.pack(">4sHHI", b"SAPS", 1, 0, crc32c(state))
+        name = f"{DIRECTORY}/{1:010d}.state"
+        disk.open(name, create=True).pwrite([header, state], 0)
+        for durable_end in (30, 17):
+            old = opened(disk, SMALL, durable_end=durable_end)
+            assert (old.start_offset, old.position, old.voters) == (17, (3, 30), [])
+            assert old.durable_position == ((3, 30) if durable_end == 30 else (2, 17))
+            assert [old.end_of_epoch(epoch) for epoch in (1, 2)] == [(-1, -1), (2, 20)]
+            assert (len(old.producers), offsets(old)) == (1, list(range(17, 30)))
+        old.append_marker(4, 1, 0)
+        assert opened(disk, SMALL, durable_end=30).position == (4, 30)
+
+    asyncio.run(scenario())
+
+
+def test_a_truncation_that_cut_deeper_than_it_was_asked_to_is_no_damage() -> None:
+    disk = FaultyDisk()
+    log = opened(disk, SMALL)
+    put(log, [record()] * 5)
+    log.append_entries(encode_markers([1], 9, 0)[0], 0)
+    log.truncate(0, 9, 0)
+    assert log.position == (0, 5)
+    assert opened(disk, SMALL, durable_end=9).position == (0, 5)
+    log.truncate(0, 3, 0)
+    assert log.position == (-1, 0)
+    assert opened(disk, SMALL, durable_end=3).position == (-1, 0)
+    with pytest.raises(CorruptLog):
+        opened(disk, SMALL, durable_end=4)
 
 
 @settings(max_examples=200, deadline=None)

@@ -87,7 +87,8 @@ def clean(disk: Disk, plan: CompactionPlan) -> Cleaned:
     for entry, batch in _entries(disk, plan, 0):
         header = entry.header
         if entry.is_marker:
-            output.add_marker(header, entry.hlc)
+            if header.leader_epoch > epoch:  # not again at the beginning of the next segment
+                output.add_marker(header, entry.hlc)
         else:
             kept = _kept(batch, header, latest, clean_offset, plan)
             changed = changed or kept is not None

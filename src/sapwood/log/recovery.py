@@ -66,7 +66,7 @@ def recover(
     _finish_swap(disk, directory, state)
     bases = _segments_from_start(disk, directory, state)
     start_offset = state.state.start_offset
-    if state.state.cut_end < durable_end <= state.state.cut_offset:
+    if 0 <= state.state.cut_end < durable_end <= state.state.cut_offset:
         # Noted before a truncation, which had to cut deeper than it was asked to.
         durable_end = state.state.cut_end
     durable_end = max(durable_end, state.state.durable_end, start_offset)

@@ -44,8 +44,8 @@ class LogState:
     cut_offset: int = 0
     cut_epoch: int = _ANY_EPOCH
     """Where the last truncation cut: what the timeline before says up to there still holds."""
-    cut_end: int = 0
-    """Where the log ended then: lower than that if it cut a batch or met a gap."""
+    cut_end: int = -1
+    """Where the log ended then: lower than that if it cut a batch or met a gap; -1: unknown."""
     cleaned: tuple[tuple[int, int], ...] = ()
     """(offset, time): up to there compaction had been by then; ascending in both."""
     swap: Swap | None = None
