@@ -150,6 +150,20 @@ class SimDisk(FaultyDisk):
         opened = super().open(path, create=create, write=write)
         return SimFile(self, path, opened.inode)
 
+    def rename(self, old: str, new: str) -> None:
+        if old not in self.directories:
+            super().rename(old, new)
+            return
+        self.check_alive()
+        self.directories.discard(old)
+        self.directories.add(new)
+        moved: dict[str, Inode | None] = {}
+        for path, inode in sorted(self.live.items()):
+            if path.startswith(old + "/"):
+                moved[path] = None
+                moved[new + path[len(old) :]] = inode
+        self.step(lambda: self._link(moved))
+
     def sync_dir(self, directory: str) -> None:
         super().sync_dir(directory)
         self.block()

@@ -73,13 +73,17 @@ class Nemesis:
         self.kinds = list(only) or [*self._some_kinds(), *also]
         self._running: list[asyncio.Task[None]] = []
         for node in nodes:
-            node.restart_after_s = self._restart_delay
+            node.restart_after_s = lambda node=node: self._restart_delay(node)
 
     def _some_kinds(self) -> list[str]:
         kinds = [kind for kind in self._all if len(self._nodes) > 2 or kind not in DESTRUCTIVE]
         return self._chance.sample(kinds, self._chance.randint(2, len(kinds)))
 
-    def _restart_delay(self) -> float:
+    def _restart_delay(self, node: SimNode) -> float:
+        if node is self._victim and node.failure is not None and "damaged" in node.failure:
+            # A log or a journal without which a node can't know what it has promised: its
+            # operator empties the directory, and it joins anew.
+            node.machine.wipe()
         return self._chance.uniform(0.02, self._chance.choice([0.1, 1.0, 4.0]))
 
     def _duration(self, most_s: float) -> float:
@@ -121,9 +125,7 @@ class Nemesis:
             machine.disk.crash_at = None
             machine.clock.set_right()
         for node in self._nodes:
-            if node.offline():
-                # A partition whose sync failed comes back with its node.
-                self._world.trace.note(f"the operator restarts {node.machine.name}")
+            if node.needs_restart:
                 node.stop()
 
     # -- the node ------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ class Nemesis:
         await asyncio.sleep(self._duration(2.0))
         weather.failure_chance = 0.0
         await asyncio.sleep(self._duration(5.0))
-        if node.offline():
+        if node.needs_restart:
             await self._chance.choice([self._restart, self._crash, self._power_cut])(node)
 
     async def _forgotten_pages(self, node: SimNode) -> None:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sapwood.client.cluster import TopicPartition
+from sapwood.log import Log
 from sapwood.raft import Elected
 from sapwood.replica import Partition
-from sapwood.wire.batch import BatchHeader
+from sapwood.wire.batch import BatchHeader, read_header
 from sim.loop import Process, SimLoop, SimulationFailed
 from sim.node import SimNode
 
@@ -213,6 +214,15 @@ class OneLeaderPerTerm(Invariant):
                         raise self.violated(f"{what} lead {replica} in term {term}")
 
 
+def _content(log: Log) -> bytes:
+    parts: list[memoryview] = []
+    offset = log.start_offset
+    while offset < log.end_offset and (found := log.read(offset, 1 << 40, log.end_offset)):
+        parts += found
+        offset = read_header(found[-1]).next_offset
+    return b"".join(parts)
+
+
 class ReplicasAgree(Invariant):
     """In the end all replicas of a partition hold the same bytes."""
 
@@ -224,8 +234,7 @@ class ReplicasAgree(Invariant):
         for node in self._nodes:
             for replica in node.partitions():
                 if any(voter.node == node.node_id for voter in replica.voters):
-                    log = replica.log
-                    found = b"".join(log.read(log.start_offset, 1 << 40, log.end_offset))
+                    found = _content(replica.log)
                     other, known = stored.setdefault(replica.key, (node.machine.name, found))
                     if known != found:
                         what = f"{replica} differs on {other} and {node.machine.name}"

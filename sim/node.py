@@ -67,6 +67,15 @@ class SimNode:
     def offline(self) -> list[tuple[str, int, str]]:
         return [] if self.broker is None else self.broker.offline_partitions()
 
+    @property
+    def needs_restart(self) -> bool:
+        """What failed to sync stays failed for as long as a process has it open."""
+        broker = self.broker
+        if broker is None:
+            return False
+        journal = broker.state.replicas._notes._journal
+        return journal.failed is not None or bool(self.offline())
+
     # -- life and death ------------------------------------------------------------------------
 
     def start(self) -> None:

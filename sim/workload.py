@@ -26,6 +26,7 @@ from sim.world import Machine, World
 
 MOST_OPEN = 300
 PAUSE_S = 0.2
+PATIENCE_MS = 120_000
 
 
 class SimClient(AsyncKafkaClient):
@@ -237,7 +238,7 @@ class Workload:
         """Write to every partition once more, and tell where each ends now."""
 
         async def write() -> dict[TopicPartition, int]:
-            client = self._admin.client()
+            client = self._admin.client(delivery_timeout_ms=PATIENCE_MS)
             for number, key in enumerate(self.shape.keys):
                 record = Sent("probe", number, key, f"probe/{number}/".encode())
                 self.judges.sent(record)
