@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from sapwood.raft import Effect, Voter, Voters
+from sapwood.raft import Effect, Timing, Voter, Voters
 from tests.raft.invariants import Invariants
 from tests.raft.member import Fetched, Member, Message
 from tests.raft.memory import Tree
@@ -45,6 +45,7 @@ class Cluster:
         self.rng = Random(seed)
         self.now = 0.0
         self.tree = Tree()
+        self.timing = Timing()
         self.weather = Weather()
         self.first_voters: Voters = tuple(Voter(it, 0) for it in first)
         self.target: list[int] = list(first)

@@ -20,12 +20,13 @@ from sapwood.raft import (
     Leader,
     RaftViolation,
     Sync,
+    Timing,
     Voter,
     Voters,
     majority,
 )
 from tests.raft.cluster import Cluster, Weather
-from tests.raft.member import TIMING, Member
+from tests.raft.member import Member
 from tests.raft.memory import Broken
 
 FAULTS_S = 20.0
@@ -38,7 +39,7 @@ class Run:
 
     def __init__(self, seed: int, *, member: type[Member] = Member, traced: bool = False) -> None:
         rng = Random(seed)
-        nodes = rng.choice((1, 2, 3, 3, 3, 4, 5, 5))
+        nodes = rng.choice((1, 2, 3, 3, 3, 3, 4, 5))
         spare = rng.choice((0, 0, 1, 2))
         everybody = list(range(nodes + spare))
         first = rng.sample(everybody, nodes)
@@ -46,12 +47,16 @@ class Run:
         cluster = Cluster(
             seed, len(everybody), first, flush_os=flush_os, member=member, traced=traced
         )
+        if rng.random() < 0.7:
+            cluster.timing = Timing(silence_s=0.3, round_s=0.1, stagger_s=0.03)
         self.cluster = cluster
         self.rng = cluster.rng
-        self.pace = rng.choice((0.15, 0.3, 0.6, 1.2))
+        self.pace = rng.choice((0.03, 0.1, 0.3))
         self.dead: list[tuple[Voter, float]] = []
-        self.faults = [it for it in self.kinds() if rng.random() < 0.45]
-        self.ambush = rng.choice((0.0, 0.01, 0.03, 0.1))
+        share = rng.choice((0.2, 0.4, 0.7))
+        churn = [self.kill, self.cut_power, self.isolate, self.split, self.campaign]
+        self.faults = [rng.choice(churn), *(it for it in self.kinds() if rng.random() < share)]
+        self.ambush = rng.choice((0.0, 0.03, 0.1, 0.3))
         cluster.watch = self.lie_in_wait
         cluster.weather = Weather(
             loss=rng.choice((0.0, 0.0, 0.05, 0.3)),
@@ -64,7 +69,7 @@ class Run:
     def kinds(self) -> list[Callable[[Member], None]]:
         return [
             self.kill, self.cut_power, self.cut_all_power, self.pause, self.isolate, self.split,
-            self.one_way, self.heal_links, self.wipe, self.retarget, self.hand_over, self.retire,
+            self.one_way, self.wipe, self.retarget, self.hand_over, self.retire,
             self.lose_leader, self.campaign,
         ]  # fmt: skip
 
@@ -82,14 +87,18 @@ class Run:
     def append(self) -> None:
         rng = self.rng
         for member in self.cluster.members.values():
-            if member.up and not member.paused:
-                role = member.group.role
-                if isinstance(role, Elected) and role.successor is None and rng.random() < 0.7:
-                    for _ in range(rng.randint(1, 3)):
-                        member.log.grow(member.group.term)
-                    member.sync()
-                    member.carry_out()
+            if rng.random() < 0.7:
+                self.append_to(member)
         self.cluster.later(rng.expovariate(8.0), None, self.append)
+
+    def append_to(self, member: Member) -> None:
+        if member.up and not member.paused:
+            role = member.group.role
+            if isinstance(role, Elected) and role.successor is None:
+                for _ in range(self.rng.randint(1, 3)):
+                    member.log.grow(member.group.term)
+                member.sync()
+                member.carry_out()
 
     # -- faults ------------------------------------------------------------------------------
 
@@ -98,26 +107,40 @@ class Run:
             return
         members = list(self.cluster.members.values())
         victim = self.rng.choice(members)
-        if self.faults:
-            self.rng.choice(self.faults)(victim)
-        self.cluster.later(self.rng.expovariate(1.0) * self.pace, None, self.strike)
+        leading = [it for it in members if it.up and isinstance(it.group.role, Elected)]
+        if leading and self.rng.random() < 0.5:
+            victim = self.rng.choice(leading)
+            self.append_to(victim)  # something that nobody else has yet
+        self.hit(victim)
+        if self.rng.random() < 0.25:
+            self.cluster.later(self.rng.expovariate(1.0), None, self.calm_down)
+        else:
+            self.cluster.later(self.rng.expovariate(1.0) * self.pace, None, self.strike)
+
+    def hit(self, member: Member) -> None:
+        if self.cluster.now < FAULTS_S:
+            self.rng.choice(self.faults)(member)
+
+    def calm_down(self) -> None:
+        """Faults come in waves: without a leader now and then, little can go wrong."""
+        rng = self.rng
+        if rng.random() < 0.9:
+            self.cluster.cut.clear()
+        for member in self.cluster.members.values():
+            if member.paused and rng.random() < 0.9:
+                member.go_on()
+        self.cluster.later(rng.choice((0.3, 1.0, 2.0)) * rng.random(), None, self.strike)
 
     def lie_in_wait(self, member: Member, effect: Effect) -> None:
         """The most interesting moment is just after something was decided."""
         rng = self.rng
-        if (
-            self.faults
-            and self.cluster.now < FAULTS_S
-            and not isinstance(effect, Sync | Committed)
-            and rng.random() < self.ambush
-        ):
-            fault = rng.choice(self.faults)
-            self.cluster.later(rng.expovariate(50.0), None, lambda: fault(member))
+        if not isinstance(effect, Sync | Committed) and rng.random() < self.ambush:
+            self.cluster.later(rng.expovariate(50.0), None, lambda: self.hit(member))
 
     def stop(self, member: Member, *, power: bool) -> None:
         if member.up:
             member.stop(power=power)
-            rate = self.rng.choice((1.0, 20.0))
+            rate = self.rng.choice((2.0, 20.0, 50.0))
             self.cluster.later(self.rng.expovariate(rate), None, lambda: self.start(member))
 
     def start(self, member: Member) -> None:
@@ -162,7 +185,8 @@ class Run:
 
     def pause(self, member: Member) -> None:
         if member.up and not member.paused:
-            member.pause(self.rng.choice((0.3, 1.5, 4.0, 60.0)) * self.rng.random())
+            length = self.rng.expovariate(1.0)
+            member.pause(60.0 * self.rng.random() if self.rng.random() < 0.03 else length)
 
     def isolate(self, member: Member) -> None:
         self.separate([member.me.node])
@@ -184,7 +208,7 @@ class Run:
     def mend(self) -> None:
         """Some time later, all links work again."""
         if self.rng.random() < 0.8:
-            self.cluster.later(self.rng.expovariate(0.5), None, self.cluster.cut.clear)
+            self.cluster.later(self.rng.expovariate(1.0), None, self.cluster.cut.clear)
 
     def one_way(self, member: Member) -> None:
         nodes = list(self.cluster.members)
@@ -192,9 +216,6 @@ class Run:
         if pairs:
             self.cluster.cut.update(self.rng.sample(pairs, self.rng.randint(1, len(nodes) - 1)))
             self.mend()
-
-    def heal_links(self, _: Member) -> None:
-        self.cluster.cut.clear()
 
     def retarget(self, _: Member) -> None:
         nodes = list(self.cluster.members)
@@ -214,9 +235,11 @@ class Run:
 
     def campaign(self, member: Member) -> None:
         """An order to take over that comes at any time: nothing may depend on its not coming."""
-        if member.up and not member.paused:
-            member.group.handed(self.cluster.now, member.group.term)
-            member.carry_out()
+        everybody = list(self.cluster.members.values())
+        for it in everybody if self.rng.random() < 0.5 else [member]:
+            if it.up and not it.paused:
+                it.group.handed(self.cluster.now, it.group.term)
+                it.carry_out()
 
     def retire(self, member: Member) -> None:
         """Old records go; never what is not committed, nor what is not durable."""
@@ -242,7 +265,7 @@ class Run:
             cluster.run_until(cluster.now + 5.0)  # what was under way comes late
         if not self.can_heal():
             return
-        limit = TIMING.silence_s + ROUNDS * TIMING.round_s
+        limit = cluster.timing.silence_s + ROUNDS * cluster.timing.round_s
         if not cluster.run_until(cluster.now + limit, self.has_leader):
             raise Broken(f"no leader {limit} s after the last fault: {self.shown()}")
         if not cluster.run_until(cluster.now + 10.0, self.is_settled):

@@ -39,6 +39,10 @@ class Invariants:
         term = self._terms.get(member.me, 0)
         if member.group.term < term:
             raise Broken(f"{member.me} was at term {term} and starts at {member.group.term}")
+        for epoch in [it for it in self.leaders if it > member.group.term]:
+            if self.leaders[epoch] == member.me:
+                # It was not saved, so nobody was told: as if it had never been.
+                del self.leaders[epoch], self._elected_with[epoch]
 
     def saved(self, member: Member, state: HardState) -> None:
         old = member.journal

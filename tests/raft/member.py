@@ -27,7 +27,6 @@ from sapwood.raft import (
     Position,
     Save,
     Sync,
-    Timing,
     Verdict,
     Vote,
     VoteAnswer,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from tests.raft.cluster import Cluster
 
 NEVER = float("inf")
-TIMING = Timing()
 MOST_ENTRIES = 6
 """In one answer to a fetch."""
 
@@ -114,7 +112,7 @@ class Member:
             cluster.first_voters,
             self.journal,
             high_watermark=self.noted,
-            timing=TIMING,
+            timing=cluster.timing,
             now=cluster.now,
         )
         cluster.trace(self, "starts", self.group.state, self.log.position)
@@ -275,12 +273,13 @@ class Member:
             if self.cluster.rng.random() < 0.3:
                 self.announce()
             self.manage()
-        elif isinstance(role, Follower) and now - self.heard_at > TIMING.silence_s:
+        elif isinstance(role, Follower) and now - self.heard_at > self.cluster.timing.silence_s:
             group.leader_lost(now)
         elif isinstance(role, Follower):
             self.fetch()
         self.carry_out()
-        self.later(0.2 + 0.1 * self.cluster.rng.random(), self.beat)
+        some_s = (0.3 + 0.2 * self.cluster.rng.random()) * self.cluster.timing.silence_s
+        self.later(some_s, self.beat)
 
     def manage(self) -> None:
         """Towards the voters that are wanted; a leader that is not among them hands over."""
