@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sapwood.node.hints import follow
+from sapwood.node.hints import Places, follow
 from sapwood.node.layout import free_port
 from sapwood.server import Listener, Request, Server
 from sapwood.wire.apis import Api
@@ -43,8 +43,8 @@ def test_whoever_answers_at_a_hint_is_learnt_of_also_if_it_comes_later() -> None
     learnt: dict[int, tuple[str, int]] = {}
     first = asyncio.Event()
 
-    def learn(node_id: int, host: str, port: int) -> None:
-        learnt[node_id] = (host, port)
+    def learn(node_id: int, address: tuple[str, int]) -> None:
+        learnt[node_id] = address
         first.set()
 
     async def test() -> None:
@@ -67,7 +67,7 @@ def test_a_stranger_is_not_learnt_of() -> None:
     async def test() -> None:
         done = asyncio.Event()
 
-        def learn(node_id: int, host: str, port: int) -> None:
+        def learn(node_id: int, address: tuple[str, int]) -> None:
             learnt.append(node_id)
             done.set()
 
@@ -79,3 +79,31 @@ def test_a_stranger_is_not_learnt_of() -> None:
 
     asyncio.run(test())
     assert learnt == [2]
+
+
+OLD, NEW, NEWER = ("127.0.0.1", 1), ("127.0.0.1", 2), ("127.0.0.1", 3)
+
+
+def test_a_node_that_the_metadata_lacks_is_found_where_a_hint_says() -> None:
+    places = Places({}, {})
+    places.learn(1, NEW, lambda _: None)
+    assert (places.members, places.routes) == ({1: NEW}, {})
+
+
+def test_a_hint_goes_before_older_metadata_and_gives_way_to_newer() -> None:
+    places = Places({}, {})
+    metadata = {1: OLD, 2: OLD}
+    places.learn(1, NEW, metadata.get)
+    places.learn(2, OLD, metadata.get)
+    places.review(metadata.get)
+    assert places.routes == {1: NEW}
+    metadata[1] = NEWER
+    places.review(metadata.get)
+    assert places.routes == {}
+
+
+def test_a_route_that_was_set_goes_before_hints_and_metadata() -> None:
+    places = Places({1: OLD}, {})
+    places.learn(1, NEW, {1: NEWER}.get)
+    places.review({1: NEW}.get)
+    assert places.routes == {1: OLD}

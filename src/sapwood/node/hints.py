@@ -1,4 +1,4 @@
-"""Where the other nodes are now, should all of them have moved while this one was away.
+"""Where the other nodes are, if the metadata doesn't know, or doesn't know any more.
 
 A node knows the others' addresses from the metadata, and newer ones from whoever leads that. If
 everybody has moved nobody finds anybody, unless somebody says where to look: `join` does.
@@ -22,11 +22,42 @@ PAUSE_S = 0.25
 PATIENCE_S = 60.0
 
 
+Address = tuple[str, int]
+InMetadata = Callable[[int], Address | None]
+
+
+class Places:
+    """Addresses of other nodes besides those in the metadata, shared with whoever connects."""
+
+    def __init__(self, routes: dict[int, Address], members: dict[int, Address]) -> None:
+        self.routes = routes
+        """These go before what the metadata says."""
+        self.members = members
+        """These count only where the metadata says nothing."""
+        self._outdated: dict[int, Address] = {}
+        """What the metadata said when a hint was found to be newer."""
+
+    def learn(self, node_id: int, address: Address, in_metadata: InMetadata) -> None:
+        """A node was found there, just now."""
+        self.members[node_id] = address
+        known = in_metadata(node_id)
+        if known not in (None, address) and node_id not in self.routes:
+            logger.info("node %d is at %s:%d now", node_id, *address)
+            self.routes[node_id] = address
+            self._outdated[node_id] = known
+
+    def review(self, in_metadata: InMetadata) -> None:
+        """A hint has done its work when the metadata has anything newer."""
+        for node_id, outdated in list(self._outdated.items()):
+            if in_metadata(node_id) != outdated:
+                del self._outdated[node_id], self.routes[node_id]
+
+
 async def follow(
     addresses: Iterable[str],
     node_id: int,
     secret: bytes,
-    learn: Callable[[int, str, int], None],
+    learn: Callable[[int, Address], None],
     *,
     entropy: Callable[[int], bytes] = os.urandom,
 ) -> None:
@@ -39,7 +70,7 @@ async def follow(
 
 
 async def _follow(
-    peers: Peers, address: str, node_id: int, learn: Callable[[int, str, int], None]
+    peers: Peers, address: str, node_id: int, learn: Callable[[int, Address], None]
 ) -> None:
     host, port = parse_address(address)
     loop = asyncio.get_running_loop()
@@ -55,5 +86,5 @@ async def _follow(
             await asyncio.sleep(PAUSE_S)
             continue
         if answer.node_id != node_id:
-            learn(answer.node_id, host, port)
+            learn(answer.node_id, (host, port))
         return

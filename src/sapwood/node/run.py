@@ -13,9 +13,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,9 +24,11 @@ from sapwood.broker import Broker, BrokerConfig
 from sapwood.disk import OsDisk
 from sapwood.node import discovery, identity, logs, membership, ready
 from sapwood.node.config import NodeConfig, parse_address
+from sapwood.node.hints import Places, follow
 from sapwood.node.joining import join
 from sapwood.node.lock import DirectoryLock, DirectoryLocked
 from sapwood.node.membership import Member, NoMembership
+from sapwood.node.process import REMOVED_STATUS
 from sapwood.replica import Peers, Timing, Voter
 from sapwood.server import Limits, Server
 from sapwood.wire.apis import Api
@@ -33,6 +36,9 @@ from sapwood.wire.schema import load
 
 logger = logging.getLogger("sapwood.node")
 
+T = TypeVar("T")
+
+WATCH_S = 0.5
 WILDCARDS = {"0.0.0.0", "::"}
 # Descriptors for segments, indexes, the journal and the loop itself.
 OWN_FILES_SHARE = 2
@@ -66,7 +72,8 @@ def run(config: NodeConfig, *, announce: bool = False, with_parent: bool = False
     keep_memory()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(Node(config).serve(announce=announce, with_parent=with_parent))
+            node = Node(config)
+            return runner.run(node.serve(announce=announce, with_parent=with_parent))
     except StartFailed as error:
         logger.debug("start failed", exc_info=error)
         logger.error("%s", error)
@@ -74,7 +81,6 @@ def run(config: NodeConfig, *, announce: bool = False, with_parent: bool = False
     except Exception:
         logger.exception("the node failed")
         return 1
-    return 0
 
 
 def keep_memory() -> None:
@@ -101,10 +107,16 @@ class Node:
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self._directory = Path(config.data_dir).absolute()
+        routes = {node: parse_address(it) for node, it in config.peer_routes.items()}
+        self._places = Places(routes, {})
+        self._hints = config.join
+        self._following: asyncio.Future[None]
+        self._status = 0
         self._stop = asyncio.Event()
         self._signalled_at: float | None = None
 
-    async def serve(self, *, announce: bool, with_parent: bool) -> None:
+    async def serve(self, *, announce: bool, with_parent: bool) -> int:
+        """The exit status."""
         loop = asyncio.get_running_loop()
         self._listen_to_signals(loop)
         if with_parent:
@@ -114,6 +126,7 @@ class Node:
             ready.remove(self._directory)  # left by a node that was killed
             server, broker, member = await self._start()
             entry: Path | None = None
+            watch = asyncio.ensure_future(self._watch(broker))
             try:
                 self._tell(server, member, announce)
                 entry = self._register(server, member)
@@ -121,6 +134,8 @@ class Node:
                 await self._stop.wait()
                 logger.info("stopping")
             finally:
+                watch.cancel()
+                self._following.cancel()
                 ready.remove(self._directory)
                 if entry is not None:
                     entry.unlink(missing_ok=True)
@@ -129,6 +144,7 @@ class Node:
                 await server.close(self._config.stop_grace_s)
                 await broker.stop()
             logger.info("stopped")
+            return self._status
         finally:
             lock.release()
 
@@ -155,11 +171,12 @@ class Node:
             server.gate.secret, server.gate.node_id = member.secret, member.identity.node_id
             broker = self._broker(member, advertised, server)
             await broker.start()
+            self._follow_hints(member, broker)
             # What lives as long as the node needn't be looked at by the garbage collector.
             gc.freeze()
             server.handler = broker.handle
             await server.start()  # before entering: the others must be able to answer
-            await broker.enter()
+            await self._unless_stopped(broker.enter())
             member = self._learn_cluster(member, broker)
         except NoMembership as error:
             raise StartFailed(str(error)) from error
@@ -174,6 +191,8 @@ class Node:
         self, member: Member, advertised: dict[str, tuple[str, int]], server: Server
     ) -> Broker:
         config, who = self._config, member.identity
+        for node, address in who.members.items():
+            self._places.members[node] = parse_address(address)
         return Broker(
             BrokerConfig(
                 node_id=who.node_id,
@@ -181,8 +200,8 @@ class Node:
                 cluster_id=who.cluster_id,
                 metadata_voters=tuple(Voter(*voter) for voter in who.metadata_voters),
                 rack=config.rack,
-                members={node: parse_address(it) for node, it in who.members.items()},
-                routes={node: parse_address(it) for node, it in config.peer_routes.items()},
+                members=self._places.members,
+                routes=self._places.routes,
                 timing=Timing(silence_s=config.link_timeout_ms / 1000),
                 heartbeat_s=config.heartbeat_ms / 1000,
                 advertised=advertised,
@@ -194,21 +213,51 @@ class Node:
             str(self._directory),
             server_metrics=server.metrics,
             connect=lambda address_of: Peers(who.node_id, member.secret, address_of),
+            on_fatal=self._give_up,
         )
 
     async def _membership(self, advertised: dict[str, tuple[str, int]]) -> Member:
         found = membership.settle(self._config, self._directory)
         if isinstance(found, Member):
             return found
-        # It may take long, and whoever started the node may lose patience.
-        joining = asyncio.ensure_future(join(found, self._config, self._directory, advertised))
+        self._hints = found.addresses
+        joining = join(found, self._config, self._directory, advertised)
+        member = await self._unless_stopped(joining)
+        if member is None:
+            raise NoMembership("told to stop before the cluster has taken this node in")
+        return member
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Its result. It may take long, and whoever started the node may lose patience."""
+        working = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if joining.done():
-            return joining.result()
-        joining.cancel()
-        raise NoMembership("told to stop before the cluster has taken this node in")
+        if working.done():
+            return working.result()
+        working.cancel()
+        return None
+
+    def _follow_hints(self, member: Member, broker: Broker) -> None:
+        def learn(node_id: int, address: tuple[str, int]) -> None:
+            self._places.learn(node_id, address, lambda it: in_metadata(broker, it))
+
+        node_id = member.identity.node_id
+        self._following = asyncio.ensure_future(follow(self._hints, node_id, member.secret, learn))
+
+    async def _watch(self, broker: Broker) -> None:
+        """What the metadata come to say about this node and the others' addresses."""
+        node_id, was_in = broker.state.config.node_id, False
+        while (is_in := node_id in broker.state.image.nodes) or not was_in:
+            was_in = is_in
+            self._places.review(lambda it: in_metadata(broker, it))
+            await asyncio.sleep(WATCH_S)
+        self._give_up("this node was removed from the cluster", REMOVED_STATUS)
+
+    def _give_up(self, reason: str, status: int = 1) -> None:
+        logger.error("stopping: %s", reason)
+        self._status = status
+        self._stop.set()
 
     def _learn_cluster(self, member: Member, broker: Broker) -> Member:
         """A founder knows its cluster's id once it has read or begun the metadata log."""
@@ -287,6 +336,12 @@ class Node:
                 loop.call_soon_threadsafe(self._stop.set)
 
         threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+def in_metadata(broker: Broker, node_id: int) -> tuple[str, int] | None:
+    """Where the metadata say that other nodes reach it."""
+    node = broker.state.image.nodes.get(node_id)
+    return None if node is None else next(iter(node.listeners.values()))
 
 
 def _not_ready(_request: object) -> None:
