@@ -84,9 +84,14 @@ def test_a_node_that_cannot_start_says_why_and_leaves_nothing_behind(tmp_path: P
         sapwood.Cluster(data_dir=tmp_path).start()
 
 
-def test_more_than_one_node_is_refused_with_the_reason() -> None:
-    with pytest.raises(ValueError, match="replication"):
-        sapwood.Cluster(nodes=3)
+def test_a_cluster_of_no_nodes_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        sapwood.Cluster(nodes=0)
+
+
+def test_links_can_be_cut_only_where_there_are_some() -> None:
+    with pytest.raises(RuntimeError, match="proxied=True"):
+        sapwood.Cluster().partition(0, 1)
 
 
 def test_a_cluster_that_does_not_run_has_no_directory() -> None:

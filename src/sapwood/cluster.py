@@ -55,8 +55,8 @@ class Cluster:
         racks: Sequence[str] = (),
         proxied: bool = False,
     ) -> None:
-        if nodes != 1:
-            raise ValueError(f"nodes={nodes}: more than one node comes with replication")
+        if nodes < 1:
+            raise ValueError(f"nodes={nodes}: a cluster has at least one")
         self._settings = [f"{key}={_text(value)}" for key, value in (config or {}).items()]
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, -1)
         self._given_dir = Path(data_dir).absolute() if data_dir is not None else None
@@ -99,6 +99,11 @@ class Cluster:
     def nodes(self) -> list[int]:
         """Every node, running or not."""
         return list(self.layout.addresses)
+
+    @property
+    def running(self) -> list[int]:
+        """Those that were started and neither killed nor stopped since; a paused one runs."""
+        return sorted(self._nodes)
 
     @property
     def layout(self) -> Layout:
@@ -242,10 +247,16 @@ class Cluster:
             return connection.status()
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """Who leads the partition as far as is known; -1 if nobody does."""
-        with self._client() as client:
-            found = client.metadata([topic]).topics[topic].partitions
-        return found[partition].leader if partition in found else -1
+        """Who leads the partition by the newest that any node knows; -1 if nobody does."""
+        from sapwood.node.asking import NoAnswer, NodeConnection
+
+        newest = (-1, -1)
+        for index in self._awake():
+            with contextlib.suppress(NoAnswer):
+                address = self.address(index)
+                with NodeConnection(address, timeout_s=STATUS_TIMEOUT_S) as connection:
+                    newest = max(newest, connection.leader(topic, partition))
+        return newest[1]
 
     def wait_healthy(self, timeout_s: float = 60) -> None:
         """Until every node runs, and each says that nothing is amiss in the whole cluster."""

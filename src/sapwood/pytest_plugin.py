@@ -1,7 +1,8 @@
-"""The `sapwood` fixture: one cluster for the whole test session, for tests that don't hurt it.
+"""Clusters for the whole test session, for tests that don't hurt them.
 
-`sapwood.bootstrap` goes to any Kafka client; `sapwood.topic()` makes a topic that no other test
-uses. A test that kills nodes starts a cluster of its own, with `sapwood.Cluster()`.
+The fixture `sapwood` is a single node, `sapwood_cluster` has three. `bootstrap` goes to any Kafka
+client; `topic()` makes a topic that no other test uses. A test that kills nodes starts a cluster of
+its own, with `sapwood.Cluster()`.
 """
 
 import itertools
@@ -31,9 +32,9 @@ class SharedCluster:
         self._cluster.create_topics({unique: partitions})
         return unique
 
-    def log(self) -> str:
-        """What the node has logged, for a look after a failure."""
-        return self._cluster.log()
+    def log(self, index: int = 0) -> str:
+        """What a node has logged, for a look after a failure."""
+        return self._cluster.log(index)
 
 
 @pytest.fixture(scope="session")
@@ -42,4 +43,13 @@ def sapwood() -> Iterator[SharedCluster]:
     from sapwood.cluster import Cluster
 
     with Cluster() as cluster:
+        yield SharedCluster(cluster)
+
+
+@pytest.fixture(scope="session")
+def sapwood_cluster() -> Iterator[SharedCluster]:
+    """Three running nodes that all tests of the session share."""
+    from sapwood.cluster import Cluster
+
+    with Cluster(nodes=3) as cluster:
         yield SharedCluster(cluster)

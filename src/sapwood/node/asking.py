@@ -15,6 +15,8 @@ from sapwood.wire.frames import decode_response_header, encode_request_frame
 TIMEOUT_S = 5.0
 A_TOOL = -1
 LARGEST_ANSWER_BYTES = 100 << 20
+METADATA_VERSION = 12
+NO_TOPIC_ID = bytes(16)
 
 
 class NoAnswer(Exception):
@@ -55,6 +57,19 @@ class NodeConnection:
         """What the node says of itself and of the cluster."""
         return self._ask(Api.NODE_STATUS, Struct())
 
+    def leader(self, topic: str, partition: int) -> tuple[int, int]:
+        """The epoch and the leader of a partition as this node knows them; -1 if it doesn't."""
+        wanted = Struct(
+            topics=[Struct(topic_id=NO_TOPIC_ID, name=topic)],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        for found in self._ask(Api.METADATA, wanted, METADATA_VERSION).topics:
+            for each in found.partitions:
+                if each.partition_index == partition:
+                    return each.leader_epoch, each.leader_id
+        return -1, -1
+
     def describe_replicas(self, topics: Iterable[str] | None = None) -> list[Struct]:
         """The node's own replicas, of all topics or of these."""
         wanted = None if topics is None else list(topics)
@@ -87,17 +102,17 @@ class NodeConnection:
         except AuthenticationFailed as error:
             raise NoAnswer(f"{self._address} doesn't take this secret: {error}") from error
 
-    def _ask(self, api: Api, message: Struct) -> Struct:
+    def _ask(self, api: Api, message: Struct, version: int = 0) -> Struct:
         self._last_id += 1
         try:
-            frame = encode_request_frame(api, 0, self._last_id, None, message)
+            frame = encode_request_frame(api, version, self._last_id, None, message)
             self._socket.sendall(b"".join(frame))
             length = int.from_bytes(self._receive(4), "big")
             if length > LARGEST_ANSWER_BYTES:
                 raise MalformedMessage(f"an answer of {length} bytes")
             answer = memoryview(self._receive(length))
-            _, body = decode_response_header(api, 0, answer)
-            return decode_response(api, 0, answer, body)
+            _, body = decode_response_header(api, version, answer)
+            return decode_response(api, version, answer, body)
         except (OSError, MalformedMessage) as error:
             raise self._failed(error) from error
 
