@@ -60,7 +60,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 @contextmanager
 def up_in_the_foreground(directory: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        command("up", "--port", "0", "--dir", str(directory)),
+        command("up", "--nodes", "1", "--port", "0", "--dir", str(directory)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -96,7 +96,7 @@ def test_up_detached_returns_when_ready_and_down_when_gone(directory: Path) -> N
 
 def test_the_directory_may_come_from_the_environment(directory: Path) -> None:
     environment = {"SAPWOOD_DIR": str(directory)}
-    assert sapwood("up", "--port", "0", "--detach", **environment).returncode == 0
+    assert sapwood("up", "--nodes", "1", "--port", "0", "--detach", **environment).returncode == 0
     table = sapwood("status", **environment)
     assert table.returncode == 0
     assert "running" in table.stdout
@@ -104,7 +104,7 @@ def test_the_directory_may_come_from_the_environment(directory: Path) -> None:
 
 
 def test_a_second_up_finds_the_first(directory: Path) -> None:
-    arguments = ["up", "--port", "0", "--dir", str(directory)]
+    arguments = ["up", "--nodes", "1", "--port", "0", "--dir", str(directory)]
     assert sapwood(*arguments, "--detach").returncode == 0
     before = status(directory)
     again = sapwood(*arguments, "--detach")
@@ -117,7 +117,7 @@ def test_a_second_up_finds_the_first(directory: Path) -> None:
 
 
 def test_a_node_that_is_killed_is_started_again(directory: Path) -> None:
-    sapwood("up", "--port", "0", "--detach", "--dir", str(directory))
+    sapwood("up", "--nodes", "1", "--port", "0", "--detach", "--dir", str(directory))
     (killed,) = status(directory)["nodes"]
     os.kill(killed["pid"], signal.SIGKILL)
 
@@ -132,7 +132,7 @@ def test_a_node_that_is_killed_is_started_again(directory: Path) -> None:
 
 
 def test_a_node_ends_with_a_supervisor_that_is_killed(directory: Path) -> None:
-    sapwood("up", "--port", "0", "--detach", "--dir", str(directory))
+    sapwood("up", "--nodes", "1", "--port", "0", "--detach", "--dir", str(directory))
     pid = status(directory)["nodes"][0]["pid"]
     os.kill(int((directory / "supervisor.lock").read_text()), signal.SIGKILL)
     eventually(lambda: not psutil.pid_exists(pid))
@@ -145,7 +145,8 @@ def test_a_port_that_is_taken_is_one_clear_line(directory: Path, detach: list[st
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        result = sapwood("up", "--port", port, "--dir", str(directory), *detach)
+        flags = ["--nodes", "1", "--port", port, "--dir", str(directory)]
+        result = sapwood("up", *flags, *detach)
     assert result.returncode == 1
     assert result.stdout == ""
     last = result.stderr.splitlines()[-1]
@@ -161,14 +162,6 @@ def test_a_directory_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> No
         assert result.returncode == 1
         (line,) = result.stderr.splitlines()
         assert line.startswith("error: ")
-
-
-def test_more_than_one_node_is_refused_with_the_reason(directory: Path) -> None:
-    result = sapwood("up", "--nodes", "3", "--dir", str(directory))
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert "replication" in line
-    assert not directory.exists()
 
 
 def test_ctrl_c_stops_an_attached_up_and_its_node(directory: Path) -> None:

@@ -25,10 +25,6 @@ POLL_S = 0.01
 DEFAULT_NODES = 1
 
 
-class NotYet(CommandFailed):
-    exit_code = 2
-
-
 @click.command()
 @click.option(
     "--nodes",
@@ -66,8 +62,6 @@ def up(
             f"Sapwood is already up in {directory} (process {pid}): sapwood down stops it"
         )
     nodes = nodes or len(node_ids(directory)) or DEFAULT_NODES
-    if nodes > 1:
-        raise NotYet("more than one node comes with replication: give --nodes 1")
     if detach:
         _greet(directory, _start_detached(directory, nodes, port, settings))
         return
