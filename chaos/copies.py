@@ -1,5 +1,6 @@
 """Every node's own copy of a partition, read from its files past all that might smooth it over."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,12 +9,16 @@ from chaos.readers import Partition
 from chaos.target import Target
 from sapwood.log.dump import EntryRow, dump
 
+LOG = re.compile(r".+-\d+\.[0-9a-f]{32}")
+
 
 def record_copies(recorder: Recorder, target: Target, partitions: list[Partition]) -> None:
     """Of each node that has one; a node without files of a partition holds no replica of it."""
     for node in target.nodes:
         for topic, partition in partitions:
             for directory in target.files(node).glob(f"logs/{topic}-{partition}.*"):
+                if not LOG.fullmatch(directory.name):  # what was damaged is kept beside it
+                    continue
                 copy = Copy(node=node, topic=topic, partition=partition, offset=0, values=[])
                 recorder.add(copy)  # an empty replica is one, too
                 for offset, values in runs(_records(directory)):

@@ -30,7 +30,8 @@ class Kind:
     hold_s: tuple[float, float]
     least_nodes: int = 1
     harms_disk: bool = False
-    """Destroys a copy: only one at a time, and only while all others are whole."""
+    """Destroys a copy. All such faults of a run hit the same node: damage shows only when it is
+    read, and with another copy missing, to destroy one could rightly lose something."""
     needs: Literal["", "small disk", "links", "hops"] = ""
 
 
@@ -38,9 +39,9 @@ class Strike:
     """What a fault needs to begin."""
 
     def __init__(
-        self, target: Target, aim: str, seed: int, partitions: Sequence[tuple[str, int]]
+        self, target: Target, aim: str | int, seed: int, partitions: Sequence[tuple[str, int]]
     ) -> None:
-        """`aim`: whom to hit; the leader of some partition, the controller, or any."""
+        """`aim`: whom to hit; the leader of some partition, the controller, any, or just that."""
         self.target = target
         self.chance = random.Random(seed)
         self._aim = aim
@@ -48,6 +49,8 @@ class Strike:
 
     def victim(self) -> int | None:
         up = self.target.up
+        if isinstance(self._aim, int):
+            return self._aim if self._aim in up else None
         wanted = -1
         if self._aim == "leader":
             wanted = self.target.leader(*self.chance.choice(self._partitions))

@@ -75,6 +75,7 @@ class Nemesis(threading.Thread):
         self._struck: dict[int, Struck] = {}
         self._now_s = 0.0
         self._ended = threading.Event()
+        self._sick: int | None = None  # the one node whose files are harmed
         for step in steps:
             self._schedule(step.at_s, lambda step=step: self._begin(step))  # type: ignore[misc]
 
@@ -99,11 +100,15 @@ class Nemesis(threading.Thread):
         return bool(self._events)
 
     def finish(self) -> None:
-        """End every fault that is still on."""
-        self._ended.set()
-        self.join()
+        """End every fault that is still on; raises what went wrong with them, if anything did."""
+        self.stop()
         if self.error is not None:
             raise self.error
+
+    def stop(self) -> None:
+        self._ended.set()
+        if self.is_alive():
+            self.join()
 
     def _schedule(self, at_s: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (at_s, next(self._numbers), act))
@@ -114,10 +119,15 @@ class Nemesis(threading.Thread):
             self.left_out += 1
             return
         at = self._recorder.now()
-        struck = kind.begin(Strike(self._victims, step.aim, step.seed, self._partitions))
+        aim: str | int = step.aim
+        if kind.harms_disk and self._sick is not None:
+            aim = self._sick
+        struck = kind.begin(Strike(self._victims, aim, step.seed, self._partitions))
         if struck is None:
             self.left_out += 1
             return
+        if kind.harms_disk:
+            (self._sick,) = struck.nodes
         number = next(self._numbers)
         about = {**(struck.about or {}), "aim": step.aim, "hold_s": step.hold_s}
         self._struck[number] = struck
@@ -134,7 +144,6 @@ class Nemesis(threading.Thread):
         self.done += 1
 
     def _all_is_whole(self) -> bool:
-        """With another copy missing, destroying one could rightly lose what was acknowledged."""
         if len(self._victims.nodes) == 1:
             return not self.active
         if self.active:

@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from chaos.history import Recorder, Send, Trouble, on_the_wire
 from chaos.shape import Shape
@@ -109,6 +109,9 @@ class OneProducer:
             )
         except BufferError:
             return
+        except KafkaException as error:
+            self._on_error(error.args[0], refused=True)
+            return
         self._number += 1
         self._waiting[number] = send
         self._waiting_at[topic, partition] += 1
@@ -132,9 +135,10 @@ class OneProducer:
             self.failed = self.failed or error.fatal()
         self._recorder.add(send)
 
-    def _on_error(self, error: KafkaError) -> None:
-        fatal = error.fatal()
-        self.failed = self.failed or fatal
+    def _on_error(self, error: KafkaError, *, refused: bool = False) -> None:
+        """`refused`: the client won't even take a record for a topic that is there."""
+        self.failed = self.failed or error.fatal()
+        fatal = error.fatal() or refused
         text = f"{error.name()}: {error.str()}"
         self._recorder.add(
             Trouble(client=self.name, at=self._recorder.now(), error=text, fatal=fatal)

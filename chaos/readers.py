@@ -25,7 +25,7 @@ from chaos.producers import IMPATIENT
 POLL_S = 0.1
 MOST_RECORDS = 5_000
 KCAT_SEPARATOR = b"\x1e"
-KCAT_TIMEOUT_S = 120
+KCAT_TIMEOUT_S = 60
 
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every attempt to reconnect
 
@@ -33,7 +33,7 @@ Partition = tuple[str, int]
 
 
 class ReadIncomplete(Exception):
-    """A reader gave up on a partition that another had read to its end."""
+    """kcat gave up on a partition that another client had read to its end."""
 
 
 class Reader(threading.Thread):
@@ -202,7 +202,12 @@ def read_finally(
             recorder.add(Offline(topic=topic, partition=partition, reason=reason))
     _record_logs(recorder, "final-confluent", logs, at)
     at = recorder.now()
-    again = {place: _final_kcat(bootstrap, *place) for place in logs}
+    again: dict[Partition, Log] = {}
+    for topic, partition in logs:
+        try:
+            again[topic, partition] = _final_kcat(bootstrap, topic, partition)
+        except ReadIncomplete as error:
+            recorder.add(Offline(topic=topic, partition=partition, reason=str(error)))
     _record_logs(recorder, "final-kcat", again, at)
 
 
@@ -251,7 +256,10 @@ def _final_kcat(bootstrap: str, topic: str, partition: int) -> Log:
     place = ["-t", topic, "-p", str(partition), "-o", "beginning"]
     flags = ["-C", "-e", "-u", "-q", "-X", "fetch.wait.max.ms=10", "-f", "%o %s\x1e"]
     command = ["kcat", "-b", bootstrap, *flags, *place]
-    done = subprocess.run(command, capture_output=True, timeout=KCAT_TIMEOUT_S)
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=KCAT_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise ReadIncomplete(f"kcat didn't come to its end within {KCAT_TIMEOUT_S} s") from error
     if done.returncode:
         raise ReadIncomplete(f"{' '.join(command)}: {done.stderr.decode(errors='replace')}")
     records = []

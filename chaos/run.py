@@ -1,5 +1,6 @@
 """One run: a workload of some shape, faults while it works, healing, the final check."""
 
+import json
 import random
 import shutil
 import time
@@ -99,14 +100,15 @@ def run(options: Options, say: Say = lambda _: None) -> Report:
         ):
             create_topics(target.bootstrap, shape, replicas)
             work = _Work(recorder, target, shape, chance)
+            nemesis = Nemesis(target, recorder, steps, shape.partitions)
             try:
                 work.get_under_way(say)
-                nemesis = Nemesis(target, recorder, steps, shape.partitions)
                 nemesis.start()
                 work.go_on(seconds, nemesis, say)
                 nemesis.finish()
                 work.heal(say)
             finally:
+                nemesis.stop()
                 work.finish()
             say("reading everything")
             work.read_everything()
@@ -114,6 +116,9 @@ def run(options: Options, say: Say = lambda _: None) -> Report:
             say("judging")
             found = report(History.load(directory), directory=directory, command=options.command)
             target.keep = not found.is_clean or options.keep
+            if not found.is_clean:
+                described = json.dumps(target.describe(), indent=1)
+                (directory / "nodes.json").write_text(described, encoding="utf-8")
         settle(found, directory, keep=options.keep)
     return found
 

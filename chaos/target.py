@@ -158,6 +158,19 @@ class Target:
             ]
         return found
 
+    def describe(self) -> dict[str, object]:
+        """What each node says of itself and of its replicas, to be looked at by people."""
+        words = secret.read(self._cluster.layout.secret_file)
+        found: dict[str, object] = {}
+        for node in self.up:
+            try:
+                with NodeConnection(self.address(node), words) as connection:
+                    replicas = [repr(it) for it in connection.describe_replicas()]
+                    found[f"node {node}"] = {"status": repr(connection.status()), "has": replicas}
+            except (NodeAway, KafkaError) as error:
+                found[f"node {node}"] = str(error)
+        return found
+
     def await_health(self, patience_s: float) -> None:
         """A lone node is well if it answers: what it lost nobody can give back."""
         if len(self.nodes) > 1:
@@ -224,7 +237,8 @@ class Target:
             self._went_down(node)
 
     def add(self) -> int:
-        return self._cluster.add_node()
+        with self._lock:
+            return self._cluster.add_node()
 
     def drain(self, node: int) -> bool:
         """Whether the cluster has taken it on."""
