@@ -1,0 +1,42 @@
+"""C1, the core's part: the majority's side goes on, the minority's refuses, then all agree."""
+
+import sapwood
+from sapwood.wire.errors import ErrorCode
+from sapwood.wire.records import encode_batch
+from tests.faults.raw import Wire, produce
+from tests.helpers import eventually, port_of
+from tests.judges.confluent import Confluent
+from tests.judges.judge import Message
+from tests.requirements.test_e1_three_replicas import replicas
+from tests.requirements.test_e8_quorum import attempt
+
+REFUSED = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
+BEFORE = [Message(b"before %03d" % number) for number in range(50)]
+
+
+def test_c1_the_majority_goes_on_through_a_network_partition() -> None:
+    with sapwood.Cluster(nodes=3, proxied=True) as cluster:
+        judge = Confluent(cluster.bootstrap)
+        judge.create_topic("e8", replicas=3)
+        judge.produce("e8", BEFORE)
+        cut_off = cluster.leader("e8")
+        cluster.isolate(cut_off)
+        majority = [index for index in cluster.nodes if index != cut_off]
+        others = ",".join(map(cluster.address, majority))
+        eventually(lambda: attempt(others, b"the majority goes on", 10_000) is None, 40)
+        # Asked directly: a client would be told of the others, to whom only nodes are cut off.
+        with Wire(port_of(cluster.address(cut_off))) as wire:
+            batch = bytes(encode_batch([(0, None, b"the minority refuses", ())]))
+            assert ErrorCode(produce(wire, "e8", batch)) in REFUSED
+        cluster.heal()
+        cluster.wait_healthy()
+        assert attempt(cluster.bootstrap, b"healed", 30_000) is None
+
+        def ends() -> bool:
+            found = replicas(cluster, "e8").values()
+            return len({(it.log_end, it.high_watermark, it.term) for it in found}) == 1
+
+        eventually(ends)
+        read = [it.value for it in judge.consume("e8", len(BEFORE) + 2, timeout_s=30)]
+        assert read[: len(BEFORE)] == [it.value for it in BEFORE]
+        assert read[len(BEFORE) :] == [b"the majority goes on", b"healed"]
