@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+NODES ?= 3
 KILLS ?= 300
 GIB ?= 5
 MINUTES ?= 5
@@ -21,8 +22,8 @@ TIER ?= 2
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-run: $(INSTALLED) ## start one node in the foreground and say how to use it
-	@$(BIN)/sapwood up --nodes 1
+run: $(INSTALLED) ## start NODES nodes (3) in the foreground and say how to use them
+	@$(BIN)/sapwood up --nodes $(NODES)
 
 test: $(INSTALLED) system lint ## lint, types and every test
 	$(BIN)/python -m pytest

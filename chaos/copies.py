@@ -1,41 +1,63 @@
-"""Every node's own copy of a partition, read from its files past all that might smooth it over."""
+"""Every node's own copy of a partition, read at that node alone, from beginning to end.
 
-import re
-from collections.abc import Iterator
-from pathlib import Path
+To be read is also what makes a node look at bytes that it hasn't looked at for long: if they are
+damaged, it has to notice, refuse them, and fill its copy again from the others.
+"""
 
-from chaos.history import Copy, Recorder, from_the_wire, runs
+import time
+
+from chaos.direct import Direct, NoAnswer, Refused
+from chaos.history import Copy, Offline, Recorder, from_the_wire, runs
 from chaos.readers import Partition
 from chaos.target import Target
-from sapwood.log.dump import EntryRow, dump
 
-LOG = re.compile(r".+-\d+\.[0-9a-f]{32}")
+EVERY_S = 0.2
 
 
-def record_copies(recorder: Recorder, target: Target, partitions: list[Partition]) -> None:
-    """Of each node that has one; a node without files of a partition holds no replica of it."""
-    for node in target.nodes:
-        for topic, partition in partitions:
-            for directory in target.files(node).glob(f"logs/{topic}-{partition}.*"):
-                if not LOG.fullmatch(directory.name):  # what was damaged is kept beside it
-                    continue
-                copy = Copy(node=node, topic=topic, partition=partition, offset=0, values=[])
-                recorder.add(copy)  # an empty replica is one, too
-                for offset, values in runs(_records(directory)):
+class CopyIncomplete(Exception):
+    """A node didn't give its copy to the end."""
+
+
+def record_copies(
+    recorder: Recorder, target: Target, ends: dict[Partition, int], patience_s: float
+) -> None:
+    """Up to the ends that others have found."""
+    known = target.partitions(list({topic for topic, _ in ends}))
+    for (topic, partition), end in ends.items():
+        for node in known[topic, partition].replicas:
+            with Direct(target.address(node), timeout_s=5.0) as direct:
+                try:
+                    records = _read(direct, topic, partition, end, patience_s)
+                except CopyIncomplete as error:
                     recorder.add(
-                        Copy(
-                            node=node,
-                            topic=topic,
-                            partition=partition,
-                            offset=offset,
-                            values=values,
-                        )
+                        Offline(node=node, topic=topic, partition=partition, reason=str(error))
                     )
+                    continue
+            # An empty replica is one, too.
+            for offset, values in list(runs(records)) or [(0, [])]:
+                recorder.add(
+                    Copy(node=node, topic=topic, partition=partition, offset=offset, values=values)
+                )
 
 
-def _records(directory: Path) -> Iterator[tuple[int, str]]:
-    """What is damaged is left out: that makes it differ from the others."""
-    for row in dump(str(directory), records=True):
-        if isinstance(row, EntryRow) and not row.control:
-            for record in row.records:
-                yield record.offset, from_the_wire(record.value)
+def _read(
+    direct: Direct, topic: str, partition: int, end: int, patience_s: float
+) -> list[tuple[int, str]]:
+    records: list[tuple[int, str]] = []
+    offset = 0
+    deadline = time.monotonic() + patience_s
+    reason = ""
+    while offset < end:
+        try:
+            found = direct.fetch(topic, partition, offset)
+        except (Refused, NoAnswer) as error:
+            found, reason = None, str(error)
+        if found is None or found.next_offset == offset:
+            if time.monotonic() > deadline:
+                raise CopyIncomplete(f"its copy ends at {offset} instead of {end}: {reason}")
+            time.sleep(EVERY_S)
+            continue
+        records += [(place, from_the_wire(value)) for place, value in found.records]
+        offset = found.next_offset
+        deadline = time.monotonic() + patience_s
+    return records

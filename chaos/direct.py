@@ -7,7 +7,7 @@ also when it isn't the leader, or only believes that it still is.
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from typing import NamedTuple
 
 from sapwood.wire.apis import Api
 from sapwood.wire.batch import read_header
@@ -31,6 +31,17 @@ class Refused(Exception):
 
 class NoAnswer(Exception):
     """Nobody listens, the connection broke, or it took too long: what was asked may be done."""
+
+
+class Fetched(NamedTuple):
+    records: list[tuple[int, bytes | None]]
+    next_offset: int
+
+
+class Known(NamedTuple):
+    leader: int
+    """-1: nobody is known."""
+    replicas: list[int]
 
 
 class Direct:
@@ -76,8 +87,11 @@ class Direct:
         (found,) = answer.topics[0].partitions
         return int(_checked(found).offset)
 
-    def fetch(self, topic: str, partition: int, offset: int) -> list[tuple[int, bytes | None]]:
-        """Records from the offset on, as many as one answer holds; none at the end."""
+    def fetch(self, topic: str, partition: int, offset: int) -> Fetched:
+        """Records from the offset on, as many as one answer holds; none at the end.
+
+        A rack makes followers answer, too: "the closest replica".
+        """
         part = Struct(
             partition=partition,
             current_leader_epoch=-1,
@@ -95,16 +109,16 @@ class Direct:
             session_epoch=-1,
             topics=[Struct(topic=topic, partitions=[part])],
             forgotten_topics_data=[],
-            rack_id="",
+            rack_id="nowhere",
         )
         answer = self.ask(Api.FETCH, 11, message)
         if answer.error_code:
             raise Refused(answer.error_code)
         (found,) = answer.responses[0].partitions
-        return [it for it in _records(_checked(found).records or b"") if it[0] >= offset]
+        return _read(_checked(found).records or b"", offset)
 
-    def leaders(self, topics: list[str]) -> dict[tuple[str, int], int]:
-        """The leader of each partition as this node knows it; -1 for none."""
+    def partitions(self, topics: list[str]) -> dict[tuple[str, int], Known]:
+        """What this node knows of each partition."""
         message = Struct(
             topics=[Struct(topic_id=bytes(16), name=name) for name in topics],
             allow_auto_topic_creation=False,
@@ -112,7 +126,7 @@ class Direct:
         )
         answer = self.ask(Api.METADATA, 12, message)
         return {
-            (topic.name, part.partition_index): part.leader_id
+            (topic.name, part.partition_index): Known(part.leader_id, list(part.replica_nodes))
             for topic in answer.topics
             for part in topic.partitions
         }
@@ -162,13 +176,16 @@ def _checked(part: Struct) -> Struct:
     return part
 
 
-def _records(data: Buffer) -> Iterator[tuple[int, bytes | None]]:
+def _read(data: Buffer, offset: int) -> Fetched:
     """Every record of whole batches, without those that control the log itself."""
     view = memoryview(data)
-    position = 0
+    position, next_offset = 0, offset
+    records = []
     while position < len(view):
         header = read_header(view, position)
         if not header.is_control:
-            for record in decode_batch(view, position):
-                yield record.offset, record.value
+            found = decode_batch(view, position)
+            records += [(it.offset, it.value) for it in found if it.offset >= offset]
+        next_offset = max(next_offset, header.next_offset)
         position += header.size
+    return Fetched(records, next_offset)

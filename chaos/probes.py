@@ -90,7 +90,6 @@ class Probe(threading.Thread):
             return
         except NoAnswer:
             return
-        records = [(offset, from_the_wire(value)) for offset, value in found]
+        records = [(offset, from_the_wire(value)) for offset, value in found.records]
         record_reads(self._recorder, self.name, {place: records}, at, node=self._node)
-        if records:
-            self._positions[place] = records[-1][0] + 1
+        self._positions[place] = found.next_offset

@@ -192,8 +192,11 @@ Log = tuple[list[tuple[int, str]], int]  # records and end of a partition
 
 def read_finally(
     recorder: Recorder, bootstrap: str, partitions: list[Partition], patience_s: float
-) -> None:
-    """Every partition to its end, by two clients; what can't be read is noted as offline."""
+) -> dict[Partition, int]:
+    """Every partition to its end, by two clients; what can't be read is noted as offline.
+
+    Returns where those end that can.
+    """
     at = recorder.now()
     logs = _final_confluent(bootstrap, partitions, patience_s)
     for topic, partition in partitions:
@@ -209,6 +212,7 @@ def read_finally(
         except ReadIncomplete as error:
             recorder.add(Offline(topic=topic, partition=partition, reason=str(error)))
     _record_logs(recorder, "final-kcat", again, at)
+    return {place: end for place, (_, end) in logs.items()}
 
 
 def _record_logs(recorder: Recorder, client: str, logs: Mapping[Partition, Log], at: float) -> None:

@@ -184,9 +184,8 @@ class _Work:
 
     def read_everything(self) -> None:
         patience_s = HOPELESS_PATIENCE_S if self._hopeless() else READ_PATIENCE_S
-        read_finally(self._recorder, self._target.bootstrap, self._partitions, patience_s)
-        if not self._hopeless():
-            record_copies(self._recorder, self._target, self._partitions)
+        ends = read_finally(self._recorder, self._target.bootstrap, self._partitions, patience_s)
+        record_copies(self._recorder, self._target, ends, patience_s)
 
     def _hopeless(self) -> bool:
         return len(self._target.nodes) == 1 and bool(self._target.offline())

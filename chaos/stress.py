@@ -74,8 +74,8 @@ def stress(options: Options, say: Say = lambda _: None) -> Report:
             for worker in workers:
                 worker.close()
             say("reading everything")
-            read_finally(recorder, target.bootstrap, shape.partitions, READ_PATIENCE_S)
-            record_copies(recorder, target, shape.partitions)
+            ends = read_finally(recorder, target.bootstrap, shape.partitions, READ_PATIENCE_S)
+            record_copies(recorder, target, ends, READ_PATIENCE_S)
             recorder.close()
             say("judging")
             found = report(History.load(directory), directory=directory, command=options.command)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 import sapwood
-from chaos.direct import Direct, NoAnswer, Refused
+from chaos.direct import Direct, Known, NoAnswer, Refused
 from chaos.disk import SmallDisk
 from chaos.history import Recorder, Trouble
 from chaos.proxy import Direction, Proxy
@@ -128,13 +128,17 @@ class Target:
 
     def leader(self, topic: str, partition: int) -> int:
         """Who leads it by what a living node says; -1 if nobody knows."""
+        known = self.partitions([topic]).get((topic, partition))
+        return -1 if known is None else known.leader
+
+    def partitions(self, topics: list[str]) -> dict[tuple[str, int], Known]:
         for node in self.up:
             try:
                 with Direct(self.address(node), timeout_s=1.0) as direct:
-                    return direct.leaders([topic]).get((topic, partition), -1)
+                    return direct.partitions(topics)
             except (NoAnswer, Refused):
                 continue
-        return -1
+        return {}
 
     def controller(self) -> int:
         for node in self.up:

@@ -278,7 +278,7 @@ def test_status_shows_what_is_amiss_and_says_so_with_its_exit_status(
     assert "Cluster cccccccccccccccccccccc: controller 0 in epoch 3" in out
     assert "4 under-replicated, 2 leaderless" in out
     rows = [line.split() for line in out.splitlines()]
-    assert ["0", "core", "draining", "1", "2", "-"] in [row[:6] for row in rows]
+    assert ["0", "core", "alive,", "draining", "1", "2", "-"] in [row[:7] for row in rows]
     assert ["1", "core", "dead", "1", "2", "cellar"] in [row[:6] for row in rows]
     assert told(nodes=nodes, fails=1)["nodes"][1]["state"] == "dead"
 

@@ -39,7 +39,7 @@ def told(*flags: str) -> dict[str, Any]:
 
 
 def test_three_nodes_come_up_together_and_go_down_together(directory: Path) -> None:
-    up("--nodes", "3")
+    up()
     first = told()
     assert [node["id"] for node in first["nodes"]] == [0, 1, 2]
     assert len(set(first["bootstrap"].split(","))) == 3

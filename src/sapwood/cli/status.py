@@ -23,7 +23,7 @@ POLL_S = 0.1
 STATUS_TIMEOUT_S = 2.0
 
 COUNTS = ("under_replicated", "offline", "leaderless", "reassigning")
-STYLES = {"running": "green", "alive": "green", "starting": "yellow", "draining": "yellow"}
+STYLES = {"running": "green", "alive": "green", "starting": "yellow"}
 
 
 @dataclass(slots=True)
@@ -230,5 +230,5 @@ def _drawn(report: Report) -> RenderableType:
 def _state(node: NodeReport) -> Any:
     from rich.text import Text
 
-    shown = "draining" if node.draining and node.state in ("running", "alive") else node.state
-    return Text(shown, style=STYLES.get(shown, "red"))
+    shown = f"{node.state}, draining" if node.draining else node.state
+    return Text(shown, style="yellow" if node.draining else STYLES.get(shown, "red"))

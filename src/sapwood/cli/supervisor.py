@@ -103,11 +103,13 @@ class Supervisor:
     def say(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
-    def show(self, line: bytes) -> None:
+    def show(self, node_id: int, line: bytes) -> None:
         """A node's log line, in the foreground."""
         if not self._echo:
             return
         text = line.decode(errors="replace").rstrip("\n")
+        if len(self._keepers) > 1:
+            text = f"{node_id} {text}"
         if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
             for level, colour in COLOURS.items():
                 if level in text[:40]:
@@ -197,7 +199,7 @@ class Keeper(threading.Thread):
         with node.stderr as lines, LogFile(self._log_path) as log:
             for line in lines:
                 log.write(line)
-                self._supervisor.show(line)
+                self._supervisor.show(self._node_id, line)
 
 
 class LogFile:

@@ -22,7 +22,7 @@ from sapwood.node.process import NEW_GROUP, NodeFailed
 
 GONE_TIMEOUT_S = 45.0
 POLL_S = 0.01
-DEFAULT_NODES = 1
+DEFAULT_NODES = 3
 
 
 @click.command()
