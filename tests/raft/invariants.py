@@ -99,7 +99,8 @@ class Invariants:
 
     def _commit(self, member: Member, entry: Entry) -> None:
         group, epoch = member.group, member.group.term
-        holding = sum(self._holds(it, entry, epoch) for it in group.voters)
+        marker = member.log.marker(epoch)
+        holding = sum(self._holds(it, entry, marker) for it in group.voters)
         if holding < majority(len(group.voters)):
             raise Broken(f"{entry} is committed, but {holding} of {group.voters} hold it durably")
         self.history.append(entry)
@@ -109,10 +110,10 @@ class Invariants:
                 offset = len(self.history) - 1
                 self._must_hold(self.leaders[later], later, records, offset, entry)
 
-    def _holds(self, voter: Voter, entry: Entry, epoch: int) -> bool:
+    def _holds(self, voter: Voter, entry: Entry, marker: Entry) -> bool:
         member = self._members[voter.node]
         log = member.log if member.me == voter else self._graves.get(voter)
-        return log is not None and log.holds(entry, durably=True)
+        return log is not None and log.holds(entry) and log.holds(marker)
 
     def buried(self, member: Member) -> None:
         """That voter will never act again, but what it had acknowledged may still arrive."""

@@ -159,8 +159,13 @@ class MemoryLog:
         first = self.tree.at[position].depth + 1 if position != START else 0
         return self.entries[first : first + limit]
 
-    def holds(self, entry: Entry, *, durably: bool) -> bool:
-        end = len(self.entries) if self.flush_os or not durably else self.durable
+    def marker(self, epoch: int) -> Entry:
+        start = next(start for known, start in self.entries[-1].epochs if known == epoch)
+        return self.tree.at[Position(epoch, start)]
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether it is there for good."""
+        end = len(self.entries) if self.flush_os else self.durable
         return entry.depth < end and self.entries[entry.depth] is entry
 
     def snapshot(self) -> list[Entry]:

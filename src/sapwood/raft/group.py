@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from sapwood.raft.change import next_voters
 from sapwood.raft.progress import Contact, Progress
@@ -433,7 +434,8 @@ class Group:
         and split the votes must not do so for ever, however long their messages take.
         """
         rounds = min(max(self._tried, 1), 4)
-        scatter = hash((self.me.node, self.term, self._tried)) % 1021 / 1021
+        drawn = blake2b(b"%d %d %d" % (self.me.node, self.term, self._tried), digest_size=4)
+        scatter = int.from_bytes(drawn.digest(), "big") / 2**32
         return self.timing.round_s * rounds * (1 + scatter) + self._turn()
 
     def _is_led(self, now: float) -> bool:
@@ -465,7 +467,7 @@ class Group:
             self._ask(self._others(), pre=False)
 
     def _others(self) -> tuple[int, ...]:
-        return tuple(it.node for it in self.voters if it != self.me)
+        return tuple(it.node for it in self.voters if it.node != self.me.node)
 
     def _ask(self, nodes: tuple[int, ...], *, pre: bool) -> None:
         self._effects.append(Ask(Vote(self.term, self.me, self._log.position, pre), nodes))
