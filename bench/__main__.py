@@ -5,28 +5,31 @@ import platform
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.status import Status
 
 from bench import peers
 from bench.goals import verdicts
-from bench.peers import LoadFailed, Peer, PeerFailed
+from bench.peers import SPEAK_KAFKA, LoadFailed, Peer, PeerFailed
 from bench.report import OURS, Results, print_tables, write
-from bench.work import METRICS, Row, Work, turn
+from bench.work import GROUPS, METRICS, Row, Turn, Work
 
 WIDTH = 190  # of the tables in a file or a pipe
+MANY = frozenset(GROUPS["partitions"])
 OUTPUT = Path(__file__).resolve().parent.parent / ".cache" / "bench"
 
 
 def names(_: click.Context, option: click.Parameter, given: str | None) -> tuple[str, ...] | None:
-    known = peers.NAMES if option.name == "wanted" else tuple(METRICS)
-    chosen = tuple(given.split(",")) if given else None
-    if unknown := set(chosen or ()) - set(known):
+    known = peers.NAMES if option.name == "wanted" else (*METRICS, *GROUPS)
+    chosen = given.split(",") if given else []
+    if unknown := set(chosen) - set(known):
         raise click.BadParameter(f"{', '.join(sorted(unknown))}: choose from {', '.join(known)}")
-    return chosen
+    return tuple(name for it in chosen for name in GROUPS.get(it, (it,))) or None
 
 
 def numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[int, ...] | None:
@@ -40,12 +43,21 @@ def numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[i
 @click.option("--peers", "wanted", callback=names, help="Which, separated by commas.  [all]")
 @click.option("--rounds", type=click.IntRange(min=1), help="How often each is measured.  [3]")
 @click.option("--scale", type=click.IntRange(min=1), help="Messages of 100 B per row.  [2000000]")
-@click.option("--rows", callback=names, help=f"Of {', '.join(METRICS)}.  [all]")
+@click.option("--rows", callback=names, help=f"Of {', '.join((*METRICS, *GROUPS))}.  [all]")
 @click.option("--sizes", callback=numbers, help="Bytes per message.  [100,1000]")
 @click.option("--partitions", callback=numbers, help="How many.  [1,12,60]")
 @click.option(
     "--durability", type=click.Choice(["synced", "os", "both"]), default="both", show_default=True
 )
+@click.option(
+    "--nodes",
+    type=click.Choice(["1", "3", "both"]),
+    default="both",
+    show_default=True,
+    help="Each partition has a replica on every node.",
+)
+@click.option("--kills", type=click.IntRange(min=1), help="Of leaders, per turn.  [5]")
+@click.option("--many", type=click.IntRange(min=1), help="Partitions of the last rows.  [3000]")
 @click.option("--quick", is_flag=True, help="One short round with 12 partitions.")
 @click.option(
     "--output",
@@ -61,6 +73,9 @@ def main(
     sizes: tuple[int, ...] | None,
     partitions: tuple[int, ...] | None,
     durability: str,
+    nodes: str,
+    kills: int | None,
+    many: int | None,
     quick: bool,
     output: Path,
 ) -> None:
@@ -76,6 +91,9 @@ def main(
         warm_up_messages=min(work.warm_up_messages, scale or work.messages),
         metrics=frozenset(rows or METRICS),
         durabilities={"synced": (True,), "os": (False,), "both": (True, False)}[durability],
+        nodes={"1": (1,), "3": (3,), "both": (1, 3)}[nodes],
+        kills=kills or work.kills,
+        many=many or work.many,
     )
     chosen = available(wanted or peers.NAMES, console)
     if not chosen:
@@ -121,35 +139,52 @@ def available(wanted: tuple[str, ...], console: Console) -> dict[str, Peer]:
     return found
 
 
+def turns(
+    chosen: dict[str, Peer], work: Work, results: Results, status: Status
+) -> Iterator[tuple[str, Turn, Callable[[], None]]]:
+    """A round: where it is, whose turn, and what to measure."""
+    for nodes in work.nodes:
+        for synced in work.durabilities:
+            for name, peer in chosen.items():
+                where = f"{peer.title}, {'synced' if synced else 'OS-buffered'}"
+                where += f", {nodes} nodes" if nodes > 1 else ""
+
+                def record(row: Row, value: float, name: str = name) -> None:
+                    if row.metric in work.metrics:
+                        results.record(name, row, value)
+
+                def say(text: str, where: str = where) -> None:
+                    status.update(f"{where}: {text}")
+
+                turn = Turn(name, peer, work, synced, nodes, record, say)
+                if nodes > 1 and not peer.is_clustered:
+                    continue
+                if work.metrics - MANY:
+                    yield where, turn, turn.rows
+                # Nothing is written to them, so it makes no difference how durably.
+                speaks_kafka = nodes > 1 and name in SPEAK_KAFKA
+                if speaks_kafka and synced == work.durabilities[0] and work.metrics & MANY:
+                    yield f"{where}, {work.many} partitions", turn, turn.many
+
+
 def measure(
     chosen: dict[str, Peer], work: Work, rounds: int, results: Results, console: Console
 ) -> None:
     with console.status("") as status:
         for number in range(1, rounds + 1):
-            for synced in work.durabilities:
-                for name, peer in chosen.items():
-                    where = f"{peer.title}, {'synced' if synced else 'OS-buffered'}, " + (
-                        f"round {number} of {rounds}"
+            for where, turn, rows in turns(chosen, work, results, status):
+                where = f"{where}, round {number} of {rounds}"
+                began = time.monotonic()
+                try:
+                    rows()
+                    results.others.append(turn.others)
+                    took = f"{time.monotonic() - began:.0f} s"
+                    console.print(
+                        f"{where}: {took}, {turn.others:.0%} of the machine used by others"
                     )
-
-                    def record(row: Row, value: float, name: str = name) -> None:
-                        if row.metric in work.metrics:
-                            results.record(name, row, value)
-
-                    def say(text: str, where: str = where) -> None:
-                        status.update(f"{where}: {text}")
-
-                    began = time.monotonic()
-                    try:
-                        others = turn(name, peer, work, synced=synced, record=record, say=say)
-                        results.others.append(others)
-                        took = f"{time.monotonic() - began:.0f} s"
-                        console.print(
-                            f"{where}: {took}, {others:.0%} of the machine used by others"
-                        )
-                    except (LoadFailed, PeerFailed) as error:
-                        results.errors.append(f"{where}: {error}")
-                        console.print(f"[red]{where}: {error}[/red]")
+                except (LoadFailed, PeerFailed) as error:
+                    results.errors.append(f"{where}: {error}")
+                    console.print(f"[red]{where}: {error}[/red]")
 
 
 if __name__ == "__main__":

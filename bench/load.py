@@ -5,9 +5,10 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-from bench import peers
+from bench import faults, peers
 from bench.peers import Load, LoadFailed
 from bench.processes import cpu_seconds
 
@@ -56,7 +57,7 @@ def first(load: Load, job: dict[str, Any]) -> dict[str, Any]:
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:
-            socket.create_connection(("127.0.0.1", job["port"]), timeout=1).close()
+            socket.create_connection(("127.0.0.1", job["ports"][0]), timeout=1).close()
             break
         except OSError as error:
             if time.monotonic() > deadline:
@@ -66,7 +67,13 @@ def first(load: Load, job: dict[str, Any]) -> dict[str, Any]:
     return {"acknowledged": time.monotonic()}
 
 
-JOBS = {"throughput": throughput, "latency": latency, "first": first}
+JOBS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
+    "throughput": throughput,
+    "latency": latency,
+    "first": first,
+    "failover": faults.failover,
+    "many": faults.many,
+}
 
 
 def _create(load: Load, job: dict[str, Any]) -> tuple[str, int, bytes]:
@@ -82,7 +89,7 @@ def _quantile(ordered: list[float], fraction: float) -> float:
 
 def main() -> None:
     job = json.loads(sys.argv[1])
-    load = peers.load(job["peer"], job["port"], synced=job["synced"])
+    load = peers.load(job["peer"], job["ports"], synced=job["synced"])
     print(json.dumps(JOBS[job["job"]](load, job)), flush=True)
 
 

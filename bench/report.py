@@ -34,24 +34,29 @@ class Results:
         values = self.samples.get(row, {}).get(peer)
         return statistics.median(values) if values else None
 
-    def ratio(self, peer: str, row: Row) -> float | None:
-        """Sapwood's number over the peer's."""
-        ours, theirs = self.median(OURS, row), self.median(peer, row)
+    def ratio(self, peer: str, row: Row, their_row: Row | None = None) -> float | None:
+        """Sapwood's number over the peer's, which may be that of another row."""
+        ours, theirs = self.median(OURS, row), self.median(peer, their_row or row)
         return ours / theirs if ours is not None and theirs else None
 
     def rows(self, metric: str) -> list[Row]:
         found = [row for row in self.samples if row.metric == metric]
         return sorted(
-            found, key=lambda row: (not row.synced, row.size or 0, row.partitions or 0, row.keyed)
+            found,
+            key=lambda row: (
+                *(row.nodes, not row.synced),
+                *(row.size or 0, row.partitions or 0, row.keyed),
+            ),
         )
 
 
 def describe(row: Row) -> str:
-    parts = ["synced" if row.synced else "OS-buffered"]
+    parts = [f"{row.nodes} nodes"] if row.nodes > 1 else []
+    parts.append("synced" if row.synced else "OS-buffered")
     if row.size is not None:
         parts.append("1 KB" if row.size == 1000 else f"{row.size} B")
     if row.partitions is not None:
-        parts.append(f"{row.partitions} partition{'' if row.partitions == 1 else 's'}")
+        parts.append(f"{row.partitions:,} partition{'' if row.partitions == 1 else 's'}")
     if row.keyed:
         parts.append("keyed")
     return ", ".join(parts)

@@ -1,21 +1,18 @@
 """The work: which rows there are, and one broker's turn at all of them."""
 
 import contextlib
-import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from bench.peers import LoadFailed, Peer
-from bench.processes import MemoryWatch, OthersWatch, free_port
+from bench.jobs import Jobs
+from bench.peers import SPEAK_KAFKA, LoadFailed, Peer
+from bench.processes import MemoryWatch, OthersWatch, free_ports
 
-RATE_PER_S = 1_000
-JOB_TIMEOUT_S = 300.0
+CLUSTER = 3
 MIB = 1024 * 1024
 
 
@@ -37,8 +34,18 @@ METRICS = {
         Metric("consume_cpu", "Broker's CPU, consume", "s per million messages", False),
         Metric("memory", "Memory, peak", "MiB", False),
         Metric("start", "Start to first acknowledged message", "s", False),
+        Metric("failover", "Longest gap in acknowledgements, leader killed", "s", False),
+        Metric("many_create", "Many partitions: created, all replicas in sync", "s", False),
+        Metric("many_idle", "Many partitions: idle, CPU of the busiest node", "%", False),
+        Metric("many_idle_all", "Many partitions: idle, CPU of all nodes", "%", False),
+        Metric("many_memory", "Many partitions: memory of all nodes", "MiB", False),
+        Metric("many_failover", "Many partitions: a node killed, new leaders", "s", False),
+        Metric("many_acknowledged", "Many partitions: and messages to all", "s", False),
+        Metric("many_return", "Many partitions: it restarts, all in sync", "s", False),
     )
 }
+# A name for all of a kind.
+GROUPS = {"partitions": tuple(name for name in METRICS if name.startswith("many_"))}
 
 
 class Row(NamedTuple):
@@ -49,6 +56,7 @@ class Row(NamedTuple):
     size: int | None = None
     partitions: int | None = None
     keyed: bool = False
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -63,9 +71,16 @@ class Work:
     limit_s: float = 5.0
     latency_s: int = 8
     warm_up_messages: int = 200_000
+    nodes: tuple[int, ...] = (1, CLUSTER)
+    kills: int = 5
+    many: int = 3_000
+    settle_s: int = 5
+    idle_s: int = 20
 
     def quick(self) -> "Work":
-        return replace(self, partitions=(12,), messages=500_000, limit_s=2.0, latency_s=3)
+        return replace(
+            self, partitions=(12,), messages=500_000, limit_s=2.0, latency_s=3, kills=2, idle_s=5
+        )
 
     def count(self, size: int) -> int:
         return self.messages if size <= 100 else self.messages * 3 // 10
@@ -90,51 +105,107 @@ Record = Callable[[Row, float], None]
 Say = Callable[[str], None]
 
 
-def turn(name: str, peer: Peer, work: Work, *, synced: bool, record: Record, say: Say) -> float:
-    """One fresh broker through every row; it and its data are gone afterwards.
+@dataclass
+class Turn:
+    """One broker's turn: fresh, and gone with its data afterwards."""
 
-    Returns the share of the machine that others used meanwhile.
-    """
-    directory = Path(tempfile.mkdtemp(prefix=f"sapwood-bench-{name}-"))
-    port = free_port()
-    jobs = _Jobs(name, port, synced)
-    others = OthersWatch()
-    watch: MemoryWatch | None = None
-    try:
-        say("starting")
-        record(Row("start", synced), jobs.first(lambda: peer.start(directory, port, synced=synced)))
-        jobs.roots = peer.roots()
-        watch = MemoryWatch(jobs.roots)
-        watch.start()
-        say("warming up")
+    name: str
+    peer: Peer
+    work: Work
+    synced: bool
+    nodes: int
+    record: Record
+    say: Say
+    others: float = 0.0
+    """The share of the machine that others used meanwhile."""
+
+    def rows(self) -> None:
+        """Every row but those of many partitions."""
+        work = self.work
+        with self._running() as jobs:
+            watch = MemoryWatch(jobs.roots)
+            watch.start()
+            try:
+                self._throughput(jobs)
+                self._latency(jobs)
+            finally:
+                peak_bytes = watch.end()
+            self.record(self._row("memory"), peak_bytes / MIB)
+            if self.nodes > 1 and "failover" in work.metrics:
+                self.say("failover")
+                for gap_s in jobs.failover(self.peer, work.kills)["gaps_s"]:
+                    self.record(self._row("failover"), gap_s)
+
+    def many(self) -> None:
+        """The rows of many partitions."""
+        work = self.work
+        with self._running() as jobs:
+            self.say(f"{work.many} partitions")
+            found = jobs.many(self.peer, work.many, work.idle_s, work.settle_s)
+            values = {
+                "many_create": found["create_s"],
+                "many_idle": max(found["idle_cpu"]) * 100,
+                "many_idle_all": sum(found["idle_cpu"]) * 100,
+                "many_memory": sum(found["memory_bytes"]) / MIB,
+                "many_failover": found["failover_s"],
+                "many_acknowledged": found["acknowledged_s"],
+                "many_return": found["return_s"],
+            }
+            for metric, value in values.items():
+                self.record(self._row(metric, partitions=work.many), value)
+
+    def _row(
+        self,
+        metric: str,
+        size: int | None = None,
+        partitions: int | None = None,
+        keyed: bool = False,
+    ) -> Row:
+        return Row(metric, self.synced, size, partitions, keyed, self.nodes)
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[Jobs]:
+        directory = Path(tempfile.mkdtemp(prefix=f"sapwood-bench-{self.name}-"))
+        ports = free_ports(self.nodes)
+        jobs = Jobs(self.name, ports, self.synced)
+        others = OthersWatch()
+        try:
+            self.say("starting")
+            start_s = jobs.first(lambda: self.peer.start(directory, ports, synced=self.synced))
+            self.record(self._row("start"), start_s)
+            jobs.roots = self.peer.roots()
+            yield jobs
+            self.others = others.share(jobs.roots)
+        except LoadFailed as error:
+            raise LoadFailed(f"{error}\n{_last_words(directory)}") from error
+        finally:
+            self.peer.stop()
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _throughput(self, jobs: Jobs) -> None:
+        work = self.work
+        self.say("warming up")
         jobs.throughput(100, 1, work.warm_up_messages, work.limit_s, keyed=False)
         for size, partitions, keyed in work.throughput_rows():
-            if keyed and name not in ("sapwood", "kafka"):
+            if keyed and self.name not in SPEAK_KAFKA:
                 continue  # the others know no keys
-            say(f"{size} B, {partitions} partitions{', keyed' if keyed else ''}")
+            self.say(f"{size} B, {partitions} partitions{', keyed' if keyed else ''}")
             found = jobs.throughput(size, partitions, work.count(size), work.limit_s, keyed=keyed)
             count = found["count"]
-            row = Row("", synced, size, partitions, keyed)
-            record(row._replace(metric="produce"), count / found["produce_s"])
-            record(row._replace(metric="produce_cpu"), found["produce_cpu_s"] / count * 1e6)
+            row = self._row("", size, partitions, keyed)
+            self.record(row._replace(metric="produce"), count / found["produce_s"])
+            self.record(row._replace(metric="produce_cpu"), found["produce_cpu_s"] / count * 1e6)
             if not keyed:
-                record(row._replace(metric="consume"), count / found["consume_s"])
-                record(row._replace(metric="consume_cpu"), found["consume_cpu_s"] / count * 1e6)
-        for size, partitions in work.latency_rows():
-            say(f"{size} B, {partitions} partitions, latency")
-            found = jobs.latency(size, partitions, work.latency_s)
-            row = Row("", synced, size, partitions)
-            record(row._replace(metric="p50"), found["p50_ms"])
-            record(row._replace(metric="p99"), found["p99_ms"])
-        record(Row("memory", synced), watch.end() / MIB)
-        return others.share(jobs.roots)
-    except LoadFailed as error:
-        raise LoadFailed(f"{error}\n{_last_words(directory)}") from error
-    finally:
-        if watch is not None:
-            watch.end()
-        peer.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+                consume_cpu_s = found["consume_cpu_s"]
+                self.record(row._replace(metric="consume"), count / found["consume_s"])
+                self.record(row._replace(metric="consume_cpu"), consume_cpu_s / count * 1e6)
+
+    def _latency(self, jobs: Jobs) -> None:
+        for size, partitions in self.work.latency_rows():
+            self.say(f"{size} B, {partitions} partitions, latency")
+            found = jobs.latency(size, partitions, self.work.latency_s)
+            self.record(self._row("p50", size, partitions), found["p50_ms"])
+            self.record(self._row("p99", size, partitions), found["p99_ms"])
 
 
 def _last_words(directory: Path) -> str:
@@ -149,67 +220,3 @@ def _tail(path: Path, lines: int = 5) -> list[str]:
         return []
     text = path.read_bytes()[-4096:].decode(errors="replace")
     return [f"{path.name}: {line}" for line in text.splitlines()[-lines:]]
-
-
-class _Jobs:
-    """Measurements of one running broker, each in a process of its own."""
-
-    def __init__(self, peer: str, port: int, synced: bool) -> None:
-        self.roots: list[int] = []
-        self._common = {"peer": peer, "port": port, "synced": synced}
-        self._number = 0
-
-    def first(self, start: Callable[[], float]) -> float:
-        """Seconds from the start command to the first acknowledged message."""
-        with _load({**self._common, "job": "first"}) as process:
-            if process.stdout is None or process.stdin is None or not process.stdout.readline():
-                raise LoadFailed(_error_of(process))
-            process.stdin.write("\n")
-            process.stdin.flush()
-            started = start()
-            return float(_result_of(process)["acknowledged"]) - started
-
-    def throughput(
-        self, size: int, partitions: int, count: int, limit_s: float, *, keyed: bool
-    ) -> dict[str, Any]:
-        return self._run("throughput", size, partitions, count=count, limit_s=limit_s, keyed=keyed)
-
-    def latency(self, size: int, partitions: int, seconds: int) -> dict[str, Any]:
-        return self._run("latency", size, partitions, rate=RATE_PER_S, count=RATE_PER_S * seconds)
-
-    def _run(self, job: str, size: int, partitions: int, **more: object) -> dict[str, Any]:
-        self._number += 1
-        topic = f"bench-{self._number}"
-        what = {"job": job, "topic": topic, "size": size, "partitions": partitions, **more}
-        with _load({**self._common, **what, "roots": self.roots}) as process:
-            return _result_of(process)
-
-
-@contextlib.contextmanager
-def _load(job: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "bench.load", json.dumps(job)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()  # unless it has ended by itself
-
-
-def _result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
-    output, errors = process.communicate(timeout=JOB_TIMEOUT_S)
-    if process.returncode:
-        raise LoadFailed(_last_line(errors))
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return found
-
-
-def _error_of(process: subprocess.Popen[str]) -> str:
-    return _last_line(process.communicate(timeout=JOB_TIMEOUT_S)[1])
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "the load ended without a word"

@@ -2,14 +2,20 @@
 
 A `Peer` lives in the harness and owns the broker's processes. A `Load` lives in the process of a
 measurement and is the client: the fastest sensible one for Python, with the batching that serves
-it best. A topic's partitions are whatever keeps order: partitions, streams or queues.
+it best. A topic's partitions are whatever keeps order: partitions, streams or queues. A broker has
+a node for each port it is given; with several, every partition has a replica on each.
 """
 
 import importlib
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from bench.processes import Children
+
 NAMES = ("sapwood", "kafka", "nats", "redis", "rabbitmq")
+SPEAK_KAFKA = ("sapwood", "kafka")
 
 
 class PeerFailed(Exception):
@@ -20,36 +26,50 @@ class LoadFailed(Exception):
     """A client whose messages were refused or lost."""
 
 
-class Peer(Protocol):
+class Peer:
     """One broker. `start` may return before it listens; `stop` is safe at any time."""
 
     title: str
+    is_clustered = False
+    """Whether it can be run as several nodes, each of them a child."""
+
+    def __init__(self) -> None:
+        self.children = Children()
 
     def missing(self) -> str | None:
         """What has to be installed first, in one line; None if nothing."""
+        raise NotImplementedError
 
     def prepare(self) -> None:
         """Fetch what is fetched once and kept."""
 
-    def start(self, directory: Path, port: int, *, synced: bool) -> float:
-        """Run on 127.0.0.1:port with all data under an empty directory.
+    def start(self, directory: Path, ports: Sequence[int], *, synced: bool) -> float:
+        """Run a node at each port of 127.0.0.1 with all data under an empty directory.
 
-        Returns the moment of its start command, on the monotonic clock.
+        The three ports after each are free, too. Returns the moment of the start command, on the
+        monotonic clock.
         """
+        raise NotImplementedError
 
     def roots(self) -> list[int]:
         """Process ids whose trees are the broker."""
+        return self.children.pids
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        self.children.stop()
 
 
 class Load(Protocol):
     """One client. Every method connects for itself and leaves nothing open."""
 
     def first(self) -> None:
-        """Return when one message has been acknowledged; nothing was created before."""
+        """Return when one message has been acknowledged, by a partition on all nodes.
 
-    def create(self, topic: str, partitions: int) -> None: ...
+        Nothing was created before, and nodes may still be starting.
+        """
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Return when it can be used, with all replicas in sync."""
 
     def delete(self, topic: str, partitions: int) -> None: ...
 
@@ -77,11 +97,34 @@ class Load(Protocol):
         """Milliseconds from handing a message to the client to its acknowledgement."""
 
 
+class ClusterLoad(Load, Protocol):
+    """A client that can tell how a cluster does, and goes on while its nodes come and go."""
+
+    def leaders(self, topic: str, partitions: int) -> list[int]:
+        """The node that leads each partition; -1 if that isn't known."""
+
+    def is_whole(self, topic: str, partitions: int) -> bool:
+        """Whether every partition has a leader and all its replicas in sync."""
+
+    def steady(
+        self,
+        topic: str,
+        message: bytes,
+        rate: int,
+        acknowledged: list[float],
+        ended: threading.Event,
+    ) -> None:
+        """Single messages to partition 0 until the end, each until it is acknowledged.
+
+        The moments of the acknowledgements, on the monotonic clock, are added to the list.
+        """
+
+
 def peer(name: str) -> Peer:
     found: Peer = importlib.import_module(f"bench.peers.{name}").PEER()
     return found
 
 
-def load(name: str, port: int, *, synced: bool) -> Load:
-    found: Load = importlib.import_module(f"bench.peers.{name}").LOAD(port, synced=synced)
+def load(name: str, ports: Sequence[int], *, synced: bool) -> Load:
+    found: Load = importlib.import_module(f"bench.peers.{name}").LOAD(ports, synced=synced)
     return found

@@ -1,35 +1,45 @@
 """The load on Sapwood and on Kafka: the very same confluent-kafka code."""
 
+import contextlib
+import itertools
 import threading
 import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 
 from bench.peers import LoadFailed
 
 BATCH = 10_000
 MOST_QUEUED = 200_000
 TIMEOUT_S = 60.0
+ASK_TIMEOUT_S = 5.0
+POLL_S = 0.02
 
 
 class ConfluentLoad:
-    def __init__(self, port: int, *, synced: bool) -> None:
+    def __init__(self, ports: Sequence[int], *, synced: bool) -> None:
         # Quiet: a broker that is just starting refuses connections, and that is no news.
         self._common: dict[str, Any] = {
-            "bootstrap.servers": f"127.0.0.1:{port}",
+            "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in ports),
             "log_level": 2,
             "reconnect.backoff.ms": 10,
             "reconnect.backoff.max.ms": 50,
         }
         self.synced = synced
+        self._replicas = len(ports)
 
     def topic_configs(self) -> dict[str, str]:
-        """What makes a topic synced, or OS-buffered, where the broker's own settings don't."""
-        return {}
+        """What makes a topic as durable as it is to be, where the broker's own settings don't."""
+        # An acknowledged message outlives any one of three nodes.
+        return {"min.insync.replicas": "2"} if self._replicas > 2 else {}
 
     def first(self) -> None:
+        if self._replicas > 1:
+            self._wait_for_all_nodes()
+            self.create("first", 1)
         # Not idempotent: librdkafka asks for its id by a timer of half a second, and the row
         # would tell more of that than of a broker.
         producer = self._producer(linger_ms=0, idempotent=False)
@@ -39,19 +49,49 @@ class ConfluentLoad:
 
     def create(self, topic: str, partitions: int) -> None:
         admin = AdminClient(self._common)
-        new = NewTopic(topic, partitions, replication_factor=1, config=self.topic_configs())
+        new = NewTopic(topic, partitions, self._replicas, config=self.topic_configs())
         admin.create_topics([new])[topic].result(TIMEOUT_S)
         deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
-            found = admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions
-            if len(found) == partitions and all(it.leader >= 0 for it in found.values()):
-                return
-            time.sleep(0.02)
-        raise LoadFailed(f"{topic} has no leaders")
+        while not self.is_whole(topic, partitions):
+            if time.monotonic() > deadline:
+                raise LoadFailed(f"{topic} has not all its leaders and replicas")
+            time.sleep(POLL_S)
 
     def delete(self, topic: str, partitions: int) -> None:
         admin = AdminClient(self._common)  # named: a client that is collected cancels its futures
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+
+    def leaders(self, topic: str, partitions: int) -> list[int]:
+        found = self._described(topic)
+        return [found[number].leader if number in found else -1 for number in range(partitions)]
+
+    def is_whole(self, topic: str, partitions: int) -> bool:
+        found = self._described(topic)
+        return len(found) == partitions and all(
+            it.leader >= 0 and len(it.isrs) == self._replicas for it in found.values()
+        )
+
+    def _described(self, topic: str) -> dict[int, PartitionMetadata]:
+        """As any of the nodes tells it; nothing if none answers."""
+        admin = AdminClient(self._common)
+        try:
+            found: dict[int, PartitionMetadata] = (
+                admin.list_topics(topic, ASK_TIMEOUT_S).topics[topic].partitions
+            )
+            return found
+        except KafkaException:
+            return {}
+
+    def _wait_for_all_nodes(self) -> None:
+        """Brokers refuse more replicas than they know nodes."""
+        admin = AdminClient(self._common)
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(KafkaException):
+                if len(admin.list_topics(timeout=ASK_TIMEOUT_S).brokers) == self._replicas:
+                    return
+            time.sleep(POLL_S)
+        raise LoadFailed("not all nodes are up")
 
     def produce(
         self,
@@ -114,12 +154,45 @@ class ConfluentLoad:
     def paced(
         self, topic: str, partitions: int, message: bytes, rate: int, count: int
     ) -> list[float]:
+        latencies_ms: list[float] = []
+
+        def acknowledged(sent: float, now: float) -> None:
+            latencies_ms.append((now - sent) * 1000)
+
+        self._pace(topic, partitions, message, rate, range(count), acknowledged)
+        if len(latencies_ms) != count:
+            raise LoadFailed(f"{count - len(latencies_ms)} of {count} messages were refused")
+        return latencies_ms
+
+    def steady(
+        self,
+        topic: str,
+        message: bytes,
+        rate: int,
+        acknowledged: list[float],
+        ended: threading.Event,
+    ) -> None:
+        numbers = itertools.takewhile(lambda _: not ended.is_set(), itertools.count())
+        sent = self._pace(topic, 1, message, rate, numbers, lambda _, now: acknowledged.append(now))
+        if len(acknowledged) != sent:
+            raise LoadFailed(f"{sent - len(acknowledged)} of {sent} messages were refused")
+
+    def _pace(
+        self,
+        topic: str,
+        partitions: int,
+        message: bytes,
+        rate: int,
+        numbers: Iterable[int],
+        acknowledged: Callable[[float, float], None],
+    ) -> int:
+        """How many were sent; tells when each was handed over and acknowledged."""
         producer = self._producer(linger_ms=0, only_errors=False)
         for number in range(partitions):
             producer.produce(topic, message, partition=number)
         producer.flush(TIMEOUT_S)
-        latencies_ms: list[float] = []
         ended = threading.Event()
+        sent = 0
 
         # A thread of its own: poll() counts in whole milliseconds, as long as the gap between
         # two messages, but wakes at once for an acknowledgement.
@@ -129,25 +202,24 @@ class ConfluentLoad:
 
         poller = threading.Thread(target=poll)
         poller.start()
-        start = time.perf_counter()
-        for number in range(count):
-            wait = start + number / rate - time.perf_counter()
+        start = time.monotonic()
+        for number in numbers:
+            wait = start + number / rate - time.monotonic()
             if wait > 0:
                 time.sleep(wait)
 
             def delivered(
-                error: KafkaError | None, _: Message, sent: float = time.perf_counter()
+                error: KafkaError | None, _: Message, handed_over: float = time.monotonic()
             ) -> None:
                 if error is None:
-                    latencies_ms.append((time.perf_counter() - sent) * 1000)
+                    acknowledged(handed_over, time.monotonic())
 
             producer.produce(topic, message, partition=number % partitions, on_delivery=delivered)
+            sent += 1
         producer.flush(TIMEOUT_S)
         ended.set()
         poller.join()
-        if len(latencies_ms) != count:
-            raise LoadFailed(f"{count - len(latencies_ms)} of {count} messages were refused")
-        return latencies_ms
+        return sent
 
     def _producer(
         self, linger_ms: int, *, only_errors: bool = True, idempotent: bool = True

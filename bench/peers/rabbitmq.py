@@ -8,13 +8,13 @@ import functools
 import shutil
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pika
 
-from bench.peers import LoadFailed
-from bench.processes import Children
+from bench.peers import LoadFailed, Peer
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 WINDOW = 2_000
@@ -28,21 +28,16 @@ def server() -> str | None:
     return str(SERVER) if SERVER.exists() else shutil.which("rabbitmq-server")
 
 
-class RabbitMQ:
+class RabbitMQ(Peer):
     title = "RabbitMQ"
-
-    def __init__(self) -> None:
-        self._children = Children()
 
     def missing(self) -> str | None:
         if server() is None or shutil.which("epmd") is None:
             return "rabbitmq-server (Debian: rabbitmq-server)"
         return None
 
-    def prepare(self) -> None:
-        pass
-
-    def start(self, directory: Path, port: int, *, synced: bool) -> float:
+    def start(self, directory: Path, ports: Sequence[int], *, synced: bool) -> float:
+        (port,) = ports
         method = "datasync" if synced else "none"
         files = {
             "rabbitmq.conf": "disk_free_limit.absolute = 50MB\n",
@@ -70,19 +65,14 @@ class RabbitMQ:
         started = time.monotonic()
         # Erlang's port mapper, which a node would otherwise leave running behind it.
         epmd = ["epmd", "-address", "127.0.0.1", "-port", str(port + 2)]
-        self._children.start(epmd, directory / "epmd.log", environment)
-        self._children.start([str(server())], directory / "rabbitmq.log", environment)
+        self.children.start(epmd, directory / "epmd.log", environment)
+        self.children.start([str(server())], directory / "rabbitmq.log", environment)
         return started
-
-    def roots(self) -> list[int]:
-        return self._children.pids
-
-    def stop(self) -> None:
-        self._children.stop()
 
 
 class RabbitMQLoad:
-    def __init__(self, port: int, *, synced: bool) -> None:
+    def __init__(self, ports: Sequence[int], *, synced: bool) -> None:
+        (port,) = ports
         self._parameters = pika.ConnectionParameters(
             "127.0.0.1", port, blocked_connection_timeout=TIMEOUT_S
         )

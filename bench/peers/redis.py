@@ -2,13 +2,13 @@
 
 import shutil
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import redis
 
-from bench.peers import LoadFailed
-from bench.processes import Children
+from bench.peers import LoadFailed, Peer
 
 # An append-only file synced once for a whole pipeline: longer ones share the sync among more
 # messages, but 1 KB messages fall back again when a pipeline outgrows the socket's buffers.
@@ -18,21 +18,16 @@ READ_COUNT = 5_000
 CONNECTIONS = 8
 
 
-class Redis:
+class Redis(Peer):
     title = "Redis Streams"
-
-    def __init__(self) -> None:
-        self._children = Children()
 
     def missing(self) -> str | None:
         if shutil.which("redis-server") is None:
             return "redis-server (Debian: redis-server)"
         return None
 
-    def prepare(self) -> None:
-        pass
-
-    def start(self, directory: Path, port: int, *, synced: bool) -> float:
+    def start(self, directory: Path, ports: Sequence[int], *, synced: bool) -> float:
+        (port,) = ports
         settings = {
             "bind": "127.0.0.1",
             "port": str(port),
@@ -45,19 +40,13 @@ class Redis:
         }
         flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
         started = time.monotonic()
-        self._children.start(["redis-server", *flags], directory / "redis.log")
+        self.children.start(["redis-server", *flags], directory / "redis.log")
         return started
-
-    def roots(self) -> list[int]:
-        return self._children.pids
-
-    def stop(self) -> None:
-        self._children.stop()
 
 
 class RedisLoad:
-    def __init__(self, port: int, *, synced: bool) -> None:
-        self._port = port
+    def __init__(self, ports: Sequence[int], *, synced: bool) -> None:
+        (self._port,) = ports
 
     def _connect(self) -> redis.Redis:
         return redis.Redis(host="127.0.0.1", port=self._port)

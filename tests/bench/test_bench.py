@@ -5,33 +5,47 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_small_run_measures_every_row_and_leaves_nothing_running(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench", "--peers", "sapwood", "--quick", "--scale", "2000"]
-    command += ["--sizes", "100", "--partitions", "2", "--durability", "synced"]
-    command += ["--output", str(tmp_path), "--rows", "produce,consume,produce_cpu,memory,start"]
-    run = subprocess.run(
+def run(output: Path, *flags: str) -> dict[tuple[str, int | None, bool], list[float]]:
+    """The samples of every row, by metric, partitions and whether it is keyed."""
+    command = [sys.executable, "-m", "bench", "--peers", "sapwood", "--quick"]
+    command += ["--durability", "synced", "--output", str(output), *flags]
+    done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},  # so that its processes can be told apart
+        env={**os.environ, "TMPDIR": str(output)},  # so that its processes can be told apart
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-
-    found = json.loads((tmp_path / "results.json").read_text())
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads((output / "results.json").read_text())
     assert found["errors"] == []
-    rows = {
+    assert (output / "results.png").exists()
+    return {
         (row["metric"], row["partitions"], row["keyed"]): row["samples"]["sapwood"]
         for row in found["rows"]
     }
+
+
+def processes_of(directory: Path) -> list[list[str]]:
+    return [
+        process.info["cmdline"]
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(directory) in part for part in process.info["cmdline"] or [])
+    ]
+
+
+def test_a_small_run_measures_every_row_and_leaves_nothing_running(tmp_path: Path) -> None:
+    flags = ["--nodes", "1", "--scale", "2000", "--sizes", "100", "--partitions", "2"]
+    rows = run(tmp_path, *flags, "--rows", "produce,consume,produce_cpu,memory,start")
     assert set(rows) == {
         ("produce", 2, False),
         ("produce", 2, True),
@@ -42,10 +56,14 @@ def test_a_small_run_measures_every_row_and_leaves_nothing_running(tmp_path: Pat
         ("start", None, False),
     }
     assert all(len(samples) == 1 and samples[0] >= 0 for samples in rows.values())
-    assert (tmp_path / "results.png").exists()
-    left = [
-        process.info["cmdline"]
-        for process in psutil.process_iter(["cmdline"])
-        if any(str(tmp_path) in part for part in process.info["cmdline"] or [])
-    ]
-    assert left == []
+    assert processes_of(tmp_path) == []
+
+
+def test_three_nodes_lose_a_leader_get_it_back_and_are_gone_afterwards(tmp_path: Path) -> None:
+    flags = ["--nodes", "3", "--scale", "1000", "--kills", "1"]
+    rows = run(tmp_path, *flags, "--rows", "failover,memory")
+    assert {metric: len(samples) for (metric, *_), samples in rows.items()} == {
+        "failover": 1,
+        "memory": 1,
+    }
+    assert processes_of(tmp_path) == []

@@ -69,3 +69,21 @@ def test_a_goal_tells_the_rows_that_miss_it() -> None:
         "  Consume, synced, 100 B, 12 partitions: 0.50 × Kafka",
         "Memory, peak: ≤ 0.25 × Kafka: in 1 of 1",
     ]
+
+
+def test_rows_of_a_cluster_come_last_and_have_goals_of_their_own() -> None:
+    found = results()
+    for synced, theirs in ((True, 12.0), (False, 8.0)):
+        row = Row("failover", synced, nodes=3)
+        found.record("sapwood", row, 3.0)
+        found.record("kafka", row, theirs)
+    found.record("sapwood", Row("memory", True, nodes=3), 100.0)
+    found.record("kafka", Row("memory", True, nodes=3), 1000.0)
+    assert [describe(row) for row in found.rows("memory")] == ["synced", "3 nodes, synced"]
+    # Against Kafka at its defaults, which doesn't sync: 3 to 8, not 3 to 12.
+    assert verdicts(found)[2:] == [
+        "3 nodes: Longest gap in acknowledgements, leader killed, synced: "
+        "≤ 0.25 × Kafka at its defaults: in 0 of 1",
+        "  Longest gap in acknowledgements, leader killed, 3 nodes, synced: 0.38 × Kafka",
+        "3 nodes: Memory, peak: ≤ 0.25 × Kafka: in 1 of 1",
+    ]
