@@ -177,7 +177,7 @@ class Life:
         history.noted_end = min(history.noted_end, base)
         if base < log.start_offset:
             return log
-        log.truncate(9, base, 0)
+        log.truncate(log.last_epoch, base, 0)
         assert log.end_offset == base
         history.compare(log)
         return log

@@ -80,17 +80,19 @@ def test_a_reset_log_fetches_the_rest_and_is_the_same(start: int, behind: int) -
             with pytest.raises(OffsetOutOfRange):
                 leader.read_replica(*follower.position, 1000)
         follower.reset(leader.snapshot(), 0)
-        begin = start - (start == 13)  # that one lies within a batch
-        assert (follower.start_offset, follower.end_offset) == (begin, begin)
+        end = start + (start == 13)  # that one lies within a batch
+        assert (follower.start_offset, follower.end_offset) == (start, end)
         assert follower.durable_position == follower.position
-        assert follower.position == (1 if start < 10 else 3 if start < 31 else 4, begin)
-        assert follower.voters == [it for it in leader.voters if it[0] < begin]
-        again = opened(disk, SMALL, durable_end=min(behind, begin))
+        assert follower.position == (3 if start < 31 else 4, end)
+        assert follower.voters == [it for it in leader.voters if it[0] < end]
+        again = opened(disk, SMALL, durable_end=min(behind, end))
         same(again, follower)
         for log in (follower, again):
             fetched(leader, log)
             same(log, leader)
-            assert [it for it in read_all(log) if it.offset >= start] == read_all(leader)
+            assert read_all(log) == read_all(leader)
+        again = opened(disk, SMALL, durable_end=end)
+        assert (again.position, read_all(again)) == (leader.position, read_all(leader))
         assert sum(name.endswith(".producers") for name in disk.list(DIRECTORY)) <= 2
 
     asyncio.run(scenario())
@@ -119,7 +121,9 @@ def test_what_is_no_snapshot_changes_nothing() -> None:
         await log.sync()
         good = (await leader_from(12)).snapshot()
         before = disk.contents()
-        for wrong in (b"", b"rubbish", good[:-1], bytes(len(good)), good + b"x"):
+        inside = bytearray((await leader_from(13)).snapshot())
+        inside[-1] ^= 1
+        for wrong in (b"", b"rubbish", good[:-1], bytes(len(good)), good + b"x", bytes(inside)):
             with pytest.raises(BadSnapshot):
                 log.reset(wrong, 0)
         assert disk.contents() == before
@@ -170,14 +174,15 @@ def test_a_reset_that_fails_half_way_takes_the_log_out_of_service() -> None:
     asyncio.run(scenario())
 
 
-def test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one() -> None:
+@pytest.mark.parametrize(("start", "end"), [(20, 20), (21, 22)])
+def test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one(start: int, end: int) -> None:
     async def prepared(disk: FaultyDisk) -> bytes:
         log = opened(disk, SMALL)
         grow(log, 1, 14, producer=3)
         log.append_control(VOTERS_KEY, b"old", 1, 1, 0)
         await log.sync()
         await log.advance_start(3)
-        return (await leader_from(20)).snapshot()
+        return (await leader_from(start)).snapshot()
 
     async def reset_at(disk: FaultyDisk, snapshot: bytes, step: int) -> bool:
         log = opened(disk, SMALL, durable_end=15)
@@ -210,11 +215,11 @@ def test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one() -> None:
                 assert offsets(log)[:12] == list(range(3, 15))
                 assert len(log.producers) == 1
             else:
-                assert (log.start_offset, log.voters) == (20, [(0, b"first")])
-                assert log.position in ((3, 20), (5, 21))
-                assert offsets(log) == list(range(20, log.end_offset))
-                assert seen(log.producers.as_of(20)) == seen(producers_of(snapshot))
-    assert {(1, 15), (3, 20), (5, 21)} <= positions
+                assert (log.start_offset, log.voters) == (start, [(0, b"first")])
+                assert log.position in ((3, end), (5, end + 1))
+                assert offsets(log) == list(range(start, log.end_offset))
+                assert seen(log.producers.as_of(end)) == seen(producers_of(snapshot))
+    assert {(1, 15), (3, end), (5, end + 1)} <= positions
     assert step > 15
 
 

@@ -1,8 +1,8 @@
 """One partition's log on disk.
 
-In come record batches with their offsets set; out come batches from any offset on. A log is a
-row of segment files, each with a sparse index; beside them lie snapshots of producers and epochs,
-and a state file for what segments can't tell.
+In come record batches with their offsets set, and markers of leader epochs; out come batches from
+any offset on, and raw entries for replicas. A log is a row of segment files, each with a sparse
+index; beside them lie snapshots of its ledger and a state file for what segments can't tell.
 
 What always holds: what `sync` covered survives a power cut; what survives is a prefix of what was
 appended; bytes are checked before they are served; indexes and snapshots are only ever hints that

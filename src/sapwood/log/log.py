@@ -21,6 +21,7 @@ from sapwood.log.entry import (
     Entry,
     arriving,
     encode_markers,
+    parse,
 )
 from sapwood.log.errors import (
     EpochsNotAscending,
@@ -32,6 +33,7 @@ from sapwood.log.errors import (
 from sapwood.log.front import Front, ignore
 from sapwood.log.producers import ProducerTable
 from sapwood.log.recovery import Recovered
+from sapwood.log.seed import Seed
 from sapwood.log.segment import MAX_RELATIVE_OFFSET, Segment
 from sapwood.log.snapshot import Snapshot, SnapshotWriter
 from sapwood.log.syncing import LogSync, Position
@@ -317,11 +319,9 @@ class Log:
 
         Up to the log's end, whether committed or not; checked like those of `read`. The pieces
         joined are what `append_entries` takes. OffsetOutOfRange: the replica needs a `snapshot`.
-        That of a log whose start lies within a batch may be of a lower offset than its start.
         """
-        start = self.start_offset
-        if offset > self.end_offset or (offset < start and offset < self._first_base()):
-            raise OffsetOutOfRange(offset, start, self.end_offset)
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
         if max_bytes <= 0 and not at_least_one:
             return []
         pieces = []
@@ -342,15 +342,6 @@ class Log:
                     pieces.append(found)
                 break
         return pieces
-
-    def _first_base(self) -> int:
-        """Where the batch begins that holds the log's start."""
-        start = self.start_offset
-        for segment in self._segments.from_offset(start):
-            for entry in segment.batches(segment.index.floor(start - segment.base_offset)):
-                if entry.header.last_offset >= start:
-                    return min(start, entry.header.base_offset)
-        return start
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after a time."""
@@ -394,9 +385,17 @@ class Log:
         self._rewind(lambda: rewind.truncate(self._files, epoch, offset, now_ms))
 
     def snapshot(self) -> bytes:
-        """What a replica needs to begin where this log starts: with the whole batch there."""
-        offset = self._first_base()
-        return Snapshot(offset, 0, self._files.ledger.as_of(offset)).encode()
+        """What a replica needs to begin where this log starts."""
+        start = end = self.start_offset
+        data = b""
+        for segment in self._segments.from_offset(start):
+            found = segment.read_raw(start, 0, at_least_one=True)
+            if found is not None:
+                header = parse(found, 0, 0, len(found)).header
+                if header.base_offset < start:
+                    data, end = bytes(found), header.next_offset
+                break
+        return Seed(start, Snapshot(end, 0, self._files.ledger.as_of(end)), data).encode()
 
     def reset(self, snapshot: bytes, now_ms: int) -> None:
         """Give up everything and begin anew where another log's `snapshot` starts.

@@ -62,7 +62,8 @@ def recover(
 ) -> Recovered:
     disk.makedirs(directory)
     state = StateFile.load(disk, directory, disk.list(directory))
-    finish_reset(disk, directory, state)
+    if state.state.reset:
+        finish_reset(disk, directory, state)
     _finish_swap(disk, directory, state)
     bases = _segments_from_start(disk, directory, state)
     start_offset = state.state.start_offset

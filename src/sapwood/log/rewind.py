@@ -9,9 +9,9 @@ finishes a reset that got past (1).
 
 from __future__ import annotations
 
-from sapwood.disk import Disk
-from sapwood.log import snapshot
-from sapwood.log.errors import BadSnapshot
+from sapwood.disk import Disk, replace
+from sapwood.log import seed, snapshot
+from sapwood.log.index import Index
 from sapwood.log.replay import LogFiles, replay
 from sapwood.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment
 from sapwood.log.snapshot import Snapshot
@@ -55,8 +55,7 @@ def truncate(log: LogFiles, epoch: int, offset: int, now_ms: int) -> None:
 
 def decide_reset(state: StateFile, data: bytes) -> None:
     """Step 1. OSError: it won't happen."""
-    if snapshot.decode(data) is None:
-        raise BadSnapshot("a snapshot of a log is damaged or of an unknown version")
+    seed.decode(data)
     try:
         state.change_now(reset=data)
     except OSError:
@@ -69,37 +68,41 @@ def reset(log: LogFiles, index_interval_bytes: int, now_ms: int) -> None:
     """The rest, in a log that is in use."""
     for segment in log.segments:
         segment.release()
-    finish_reset(log.disk, log.directory, log.state)
-    state = log.state.state
-    segment = Segment(log.disk, log.cache, log.directory, state.start_offset, index_interval_bytes)
-    segment.begin()
+    base = finish_reset(log.disk, log.directory, log.state)
+    segment = Segment(log.disk, log.cache, log.directory, base, index_interval_bytes)
+    segment.activate(Index())
+    segment.scan(segment.file.size, now_ms)
     log.segments.restart(segment)
+    state = log.state.state
     log.ledger = replay(log.disk, log.directory, [segment], state, now_ms)
     log.start_offset = state.start_offset
 
 
-def finish_reset(disk: Disk, directory: str, state: StateFile) -> None:
-    """Steps 2 and 3 of a reset that was decided, if one was."""
-    found = snapshot.decode(state.state.reset)
-    if found is None:
-        return
+def finish_reset(disk: Disk, directory: str, state: StateFile) -> int:
+    """Steps 2 and 3 of a reset that was decided; returns where the log's first segment begins."""
+    begin = seed.decode(state.state.reset)
     for name in disk.list(directory):
         if name.endswith((LOG_SUFFIX, INDEX_SUFFIX, snapshot.SUFFIX)):
             disk.remove(f"{directory}/{name}")
     disk.sync_dir(directory)
+    if begin.data:
+        path = f"{directory}/{begin.base_offset:020d}{LOG_SUFFIX}"
+        replace(disk, path, [begin.data])
+    ledger, end_offset = begin.snapshot.ledger, begin.snapshot.offset
     timeline = state.state.timeline + 1
-    snapshot.write(disk, directory, Snapshot(found.offset, timeline, found.ledger))
+    snapshot.write(disk, directory, Snapshot(end_offset, timeline, ledger))
     state.change_now(
-        start_offset=found.offset,
-        first_segment=found.offset,
-        durable_end=found.offset,
+        start_offset=begin.start_offset,
+        first_segment=begin.base_offset,
+        durable_end=end_offset,
         timeline=timeline,
-        cut_epoch=found.position[0],
-        cut_offset=found.offset,
-        cut_end=found.offset,
+        cut_epoch=ledger.epochs.last,
+        cut_offset=end_offset,
+        cut_end=end_offset,
         cleaned=(),
         swap=None,
-        epochs=tuple(found.ledger.epochs.starts),
-        voters=tuple(found.ledger.voters),
+        epochs=tuple(ledger.epochs.starts),
+        voters=tuple(ledger.voters),
         reset=b"",
     )
+    return begin.base_offset
