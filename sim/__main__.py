@@ -99,8 +99,9 @@ def campaign(console: Console, tier: int, seeds: range, plan: Plan, jobs: int) -
 
 
 def find(console: Console, tier: int, plan: Plan, first: int, jobs: int) -> bool:
-    """Whether a planted bug is noticed."""
+    """Whether a planted bug is noticed: a seed fails with it, and doesn't without it."""
     tried = 0
+    healthy = replace(plan, plant=None)
     seeds = range(first, first + PLANTED_SEEDS)
     with progress(console) as bar:
         task = bar.add_task(plan.plant or "", total=len(seeds), failed=0)
@@ -108,7 +109,7 @@ def find(console: Console, tier: int, plan: Plan, first: int, jobs: int) -> bool
             for outcome in outcomes:
                 tried += 1
                 bar.update(task, advance=1)
-                if outcome.failure:
+                if outcome.failure and not run_one(tier, outcome.seed, healthy).failure:
                     command = Campaign(tier, plan).command(outcome.seed)
                     bar.console.print(
                         f"{plan.plant}: found after {tried} seeds: {outcome.failure}\n  {command}",

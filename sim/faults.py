@@ -124,8 +124,10 @@ class Nemesis:
             weather.capacity = None
             machine.disk.crash_at = None
             machine.clock.set_right()
-        for node in self._nodes:
-            if node.needs_restart:
+        offline = [node for node in self._nodes if node.offline()]
+        if 2 * len(offline) >= len(self._nodes):
+            # There may be nobody left to refill them from: their operators restart them.
+            for node in offline:
                 node.stop()
 
     # -- the node ------------------------------------------------------------------------------
@@ -236,7 +238,7 @@ class Nemesis:
         await asyncio.sleep(self._duration(2.0))
         weather.failure_chance = 0.0
         await asyncio.sleep(self._duration(5.0))
-        if node.needs_restart:
+        if node.offline():
             await self._chance.choice([self._restart, self._crash, self._power_cut])(node)
 
     async def _forgotten_pages(self, node: SimNode) -> None:

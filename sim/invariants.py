@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sapwood.client.cluster import TopicPartition
-from sapwood.log import Log
+from sapwood.log import CorruptLog, Log
 from sapwood.raft import Elected
 from sapwood.replica import Partition
 from sapwood.wire.batch import BatchHeader, read_header
@@ -214,12 +214,16 @@ class OneLeaderPerTerm(Invariant):
                         raise self.violated(f"{what} lead {replica} in term {term}")
 
 
-def _content(log: Log) -> bytes:
+def _content(log: Log) -> bytes | None:
+    """None if it is damaged, which nobody notices before it is read."""
     parts: list[memoryview] = []
     offset = log.start_offset
-    while offset < log.end_offset and (found := log.read(offset, 1 << 40, log.end_offset)):
-        parts += found
-        offset = read_header(found[-1]).next_offset
+    try:
+        while offset < log.end_offset and (found := log.read(offset, 1 << 40, log.end_offset)):
+            parts += found
+            offset = read_header(found[-1]).next_offset
+    except CorruptLog:
+        return None
     return b"".join(parts)
 
 
@@ -235,6 +239,8 @@ class ReplicasAgree(Invariant):
             for replica in node.partitions():
                 if any(voter.node == node.node_id for voter in replica.voters):
                     found = _content(replica.log)
+                    if found is None:
+                        continue
                     other, known = stored.setdefault(replica.key, (node.machine.name, found))
                     if known != found:
                         what = f"{replica} differs on {other} and {node.machine.name}"

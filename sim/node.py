@@ -11,7 +11,7 @@ import msgspec
 from sapwood.broker import Broker, BrokerConfig
 from sapwood.node import identity
 from sapwood.node.config import NodeConfig, parse_address
-from sapwood.node.identity import Identity
+from sapwood.node.identity import Identity, IdentityUnusable
 from sapwood.node.joining import join
 from sapwood.node.membership import Newcomer
 from sapwood.replica import Partition, Peers, Voter
@@ -67,15 +67,6 @@ class SimNode:
     def offline(self) -> list[tuple[str, int, str]]:
         return [] if self.broker is None else self.broker.offline_partitions()
 
-    @property
-    def needs_restart(self) -> bool:
-        """What failed to sync stays failed for as long as a process has it open."""
-        broker = self.broker
-        if broker is None:
-            return False
-        journal = broker.state.replicas._notes._journal
-        return journal.failed is not None or bool(self.offline())
-
     # -- life and death ------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -127,7 +118,10 @@ class SimNode:
         disk, path = self.machine.disk, str(DATA / identity.FILE_NAME)
         if disk.exists(path):
             file = disk.open(path, write=False)
-            return msgspec.json.decode(file.pread(file.size, 0), type=Identity)
+            try:
+                return msgspec.json.decode(file.pread(file.size, 0), type=Identity)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise IdentityUnusable(f"{path} is damaged: {error}") from error
         disk.makedirs(str(DATA))
         if self._founds:
             known = identity.found(self.node_id)
@@ -158,7 +152,12 @@ class SimNode:
                 who.node_id, SECRET, address_of, entropy=self.machine.entropy
             ),
             entropy=self.machine.entropy,
+            on_fatal=self._give_up,
         )
+
+    def _give_up(self, reason: str) -> None:
+        self.world.trace.note(f"gives up: {reason}")
+        self.machine.crash()
 
     def stop(self) -> None:
         """In good order, if it is that far; it may be killed half-way."""

@@ -9,8 +9,9 @@ from typing import Any
 from sapwood.log import entry as log_entry
 from sapwood.log import producers as log_producers
 from sapwood.log import segment as log_segment
-from sapwood.raft import Position
-from sapwood.replica import Appended, OnCommitted, Partition
+from sapwood.node import identity as node_identity
+from sapwood.raft import HardState, Position
+from sapwood.replica import Appended, OnCommitted, Partition, Replicas
 from sapwood.wire.batch import BatchHeader
 from sim.seams import patched
 
@@ -67,11 +68,30 @@ def _duplicate_acknowledged_early(stack: contextlib.ExitStack) -> None:
     stack.enter_context(patched(Partition, "append", append_or_say_yes))
 
 
+def _vote_not_persisted(stack: contextlib.ExitStack) -> None:
+    def save_nothing(self: Replicas, partition: Partition, state: HardState) -> None:
+        return
+
+    stack.enter_context(patched(Replicas, "save", save_nothing))
+
+
+def _unconfirmed_reads(stack: contextlib.ExitStack) -> None:
+    """Reads are served before the leader's own term has committed anything."""
+    stack.enter_context(patched(Partition, "is_confirmed", Partition.leads))
+
+
+def _wiped_voter_keeps_its_identity(stack: contextlib.ExitStack) -> None:
+    stack.enter_context(patched(node_identity, "new_incarnation", lambda entropy: 7))
+
+
 PLANTS: dict[str, Plant] = {
     "ack-before-sync": _ack_before_sync,
     "crc-skipped": _crc_skipped,
     "dedup-window-of-one": _dedup_window_of_one,
     "duplicate-acknowledged-early": _duplicate_acknowledged_early,
+    "vote-not-persisted": _vote_not_persisted,
+    "unconfirmed-reads": _unconfirmed_reads,
+    "wiped-voter-keeps-its-identity": _wiped_voter_keeps_its_identity,
 }
 
 
