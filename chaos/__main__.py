@@ -49,7 +49,7 @@ def fault_names(_: click.Context, __: click.Parameter, given: str | None) -> tup
 
 seed_option = click.option("--seed", type=int, help="Of the first run; the next adds 1.  [any]")
 nodes_option = click.option(
-    "--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Size of the cluster."
+    "--nodes", type=click.IntRange(min=1), default=3, show_default=True, help="Size of the cluster."
 )
 seconds_option = click.option(
     "--seconds", type=float, default=40.0, show_default=True, help="Of faults in each run."
@@ -98,7 +98,7 @@ def run_command(
 @main.command("scenario")
 @click.argument("name", type=click.Choice(list(SCENARIOS)))
 @seed_option
-@click.option("--nodes", type=click.IntRange(min=1), default=3, show_default=True)
+@nodes_option
 @keep_option
 def scenario(name: str, seed: int | None, nodes: int, keep: bool) -> None:
     """One of the plans that have a name."""

@@ -12,6 +12,7 @@ when stdin does.
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -239,6 +240,7 @@ async def main() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     while line := await commands.readline():
         print(json.dumps(await hops.obey(json.loads(line))), flush=True)
+    os._exit(0)  # nobody waits for what is still on its way
 
 
 if __name__ == "__main__":

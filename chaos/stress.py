@@ -13,7 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from chaos.copies import record_copies
@@ -204,20 +211,18 @@ class Worker:
 
     def _ask_end(self) -> None:
         topic, partition = self._chance.choice(self._shape.partitions)
-        at = self._recorder.now()
+        end = End(client=self._name, topic=topic, partition=partition, at=self._recorder.now())
         place = TopicPartition(topic, partition)
-        _, offset = self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
-        self._recorder.add(
-            End(
-                client=self._name,
-                topic=topic,
-                partition=partition,
-                at=at,
-                done=self._recorder.now(),
-                outcome="ok",
-                offset=offset,
-            )
-        )
+        try:
+            _, end.offset = self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+            end.outcome = "ok"
+        except KafkaException as error:
+            # Of all calls this one isn't repeated by the library if the leader has just changed.
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            end.outcome, end.error = "fail", error.args[0].name()
+        end.done = self._recorder.now()
+        self._recorder.add(end)
 
     def _look_up(self) -> None:
         found = self._admin.list_topics(timeout=TIMEOUT_S).topics

@@ -16,20 +16,36 @@ def told_again(found: Report) -> Report:
     return report(History.load(Path(found.directory)))
 
 
-def test_a_node_that_is_stopped_with_sigint_and_sigkill_and_started_again_loses_nothing(
+def test_nodes_that_are_stopped_with_sigint_and_sigkill_and_started_again_lose_nothing(
     tmp_path: Path,
 ) -> None:
-    found = run(Options(seed=4, seconds=12, faults=("interrupt", "kill"), root=tmp_path))
+    faults = ("interrupt", "kill")
+    found = run(Options(seed=4, nodes=3, seconds=12, faults=faults, root=tmp_path))
     assert found.is_clean, str(found)
-    assert found.faults.keys() == {"interrupt", "kill"}
+    assert found.faults.keys() == set(faults)
     assert found.sends["ok"] > 100
     assert len(found.gaps) == sum(found.faults.values())
 
 
-def test_a_node_that_is_paused_terminated_and_cut_from_power_loses_nothing(tmp_path: Path) -> None:
-    found = run(Options(seed=2, seconds=12, faults=("pause", "terminate", "power"), root=tmp_path))
+def test_a_cluster_that_is_paused_cut_apart_slowed_down_and_without_power_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    faults = ("pause", "cut", "slow", "power", "clients")
+    found = run(Options(seed=1, nodes=3, seconds=12, faults=faults, root=tmp_path))
     assert found.is_clean, str(found)
     assert sum(found.faults.values()) >= 2
+
+
+def test_a_node_whose_data_is_gone_or_damaged_is_filled_again_by_the_others(tmp_path: Path) -> None:
+    found = run(Options(seed=1, nodes=3, seconds=10, faults=("wipe", "flip"), root=tmp_path))
+    assert found.is_clean, str(found)
+    assert sum(found.faults.values()) >= 1
+
+
+def test_a_lone_node_that_is_terminated_and_killed_loses_nothing(tmp_path: Path) -> None:
+    found = run(Options(seed=2, seconds=8, faults=("terminate", "kill"), root=tmp_path))
+    assert found.is_clean, str(found)
+    assert sum(found.faults.values()) >= 1
 
 
 def test_a_full_disk_costs_nothing_that_was_acknowledged_and_is_unmounted_afterwards(
@@ -43,7 +59,7 @@ def test_a_full_disk_costs_nothing_that_was_acknowledged_and_is_unmounted_afterw
 
 
 def test_a_byte_that_changed_on_disk_is_noticed_and_its_partition_refused(tmp_path: Path) -> None:
-    found = run(Options(seed=5, seconds=8, faults=("flip",), root=tmp_path))
+    found = run(Options(seed=5, seconds=6, faults=("flip",), root=tmp_path))
     assert found.is_clean, str(found)
     history = History.load(Path(found.directory))
     damaged = {(it.about["topic"], it.about["partition"]) for it in history.faults}
@@ -54,7 +70,7 @@ def test_a_byte_that_changed_on_disk_is_noticed_and_its_partition_refused(tmp_pa
 def test_stress_with_and_without_threads_loses_and_refuses_nothing(
     tmp_path: Path, threads: int
 ) -> None:
-    found = stress(StressOptions(seed=3, seconds=5, threads=threads, root=tmp_path))
+    found = stress(StressOptions(seed=3, nodes=3, seconds=5, threads=threads, root=tmp_path))
     assert found.is_clean, str(found)
     assert found.sends.keys() == {"ok"}
     assert found.records_read > found.sends["ok"]
