@@ -17,9 +17,11 @@ from sim.world import World
 
 Fault = Callable[[SimNode], Coroutine[Any, Any, None]]
 
-DESTRUCTIVE = ("forgotten pages", "flipped bit", "wipe")
-"""These take a copy away for good: they are for one node of a cluster, always the same one, so
-that a quorum of copies stays whole."""
+DESTRUCTIVE = ("failing sync", "forgotten pages", "flipped bit", "wipe")
+"""These take a copy away for good, if only because it can't be trusted any more: they are for one
+node of a cluster, always the same one, so that a quorum of copies stays whole."""
+UNBEARABLE = ("forgotten pages", "flipped bit", "wipe")
+"""For a node on its own."""
 
 
 class NoSuchFault(Exception):
@@ -76,7 +78,7 @@ class Nemesis:
             node.restart_after_s = lambda node=node: self._restart_delay(node)
 
     def _some_kinds(self) -> list[str]:
-        kinds = [kind for kind in self._all if len(self._nodes) > 2 or kind not in DESTRUCTIVE]
+        kinds = [kind for kind in self._all if len(self._nodes) > 2 or kind not in UNBEARABLE]
         return self._chance.sample(kinds, self._chance.randint(2, len(kinds)))
 
     def _restart_delay(self, node: SimNode) -> float:

@@ -130,6 +130,14 @@ class Scenario:
         for node in self.nodes[1:]:
             node.start()
         await self._within("all nodes serve", self._all_serve)
+        await self._within("the metadata has all its voters", self._is_grown)
+
+    def _is_grown(self) -> bool:
+        """Before that one lost node may be one too many."""
+        wanted = min(3, len(self.nodes))
+        return all(
+            len(replica.voters) >= wanted for node in self.nodes for replica in node.partitions()
+        )
 
     async def _judge(self) -> None:
         await self._within("every node serves again", self._all_serve)
