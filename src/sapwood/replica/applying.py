@@ -18,6 +18,7 @@ from sapwood.wire.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 FULL_DISK_PAUSE_S = 1.0
+UNKNOWN_PAUSE_S = 0.1
 
 
 class Keeper(Protocol):
@@ -36,8 +37,7 @@ def apply(
     """At once, or as work to be waited for before the group is asked for again."""
     group = partition.group
     if it.error_code:
-        _refused(keeper, partition, it)
-        return None
+        return _refused(keeper, partition, it)
     if it.epoch != group.term or not isinstance(group.role, Follower):
         return None  # of a leader that it no longer follows
     if it.diverging_offset >= 0:
@@ -67,16 +67,19 @@ def apply(
     return None
 
 
-def _refused(keeper: Keeper, partition: Partition, it: Struct) -> None:
+def _refused(keeper: Keeper, partition: Partition, it: Struct) -> Awaitable[None] | None:
     now = asyncio.get_running_loop().time()
     group = partition.group
     if it.error_code == ErrorCode.REPLICA_NOT_AVAILABLE:
         if it.epoch >= group.term:
             keeper.unwanted(partition)
-    elif it.epoch >= group.term and it.leader not in (NOBODY, group.leader):
+        # If it stays, the leader has yet to hear that it is wanted: ask again in a while.
+        return asyncio.sleep(UNKNOWN_PAUSE_S)
+    if it.epoch >= group.term and it.leader not in (NOBODY, group.leader):
         partition.tell(Group.announced, now, it.leader, it.epoch)
     else:
         partition.tell(Group.leader_refused, now)
+    return None
 
 
 async def _cut(keeper: Keeper, partition: Partition, it: Struct) -> None:

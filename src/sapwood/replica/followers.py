@@ -220,7 +220,8 @@ class FollowerSession:
                 ErrorCode.REPLICA_NOT_AVAILABLE,
                 partition.group.term,
             )
-            self.drop(partition.key)
+            self.members.pop(partition.key, None)
+            partition.tell(Group.forget, voter)
             return
         member = self.members.get(partition.key)
         if member is None or member.voter != voter or member.epoch != epoch:

@@ -13,6 +13,7 @@ from functools import partial
 from sapwood.disk import Disk, SyncFailed
 from sapwood.log import CorruptLog, HybridClock, Log, LogConfig, SegmentCache
 from sapwood.raft import Group, HardState, Timing, Vote, Voter, Voters
+from sapwood.raft.roles import NEVER
 from sapwood.replica.acceptance import Rules
 from sapwood.replica.applying import apply
 from sapwood.replica.exchange import Exchange, Peers
@@ -355,6 +356,9 @@ class Replicas:
                 partition.take_offline(str(partition.log.failed))
                 continue
             self._note_extent(partition)
+            if not partition.has_leader and partition.group.deadline == NEVER:
+                # One without a vote never asks around; it may have been told of the leader before.
+                self.exchange.know_leader(partition)
             try:
                 partition.log.roll_if_due(now_ms)
                 partition.log.retain(now_ms, partition.high_watermark)
