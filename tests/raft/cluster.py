@@ -13,8 +13,9 @@ from random import Random
 
 from sapwood.raft import Effect, Timing, Voter, Voters
 from tests.raft.invariants import Invariants
-from tests.raft.member import Fetched, Member, Message
+from tests.raft.member import Member
 from tests.raft.memory import Tree
+from tests.raft.messages import Fetched, Message
 
 
 @dataclass(slots=True)

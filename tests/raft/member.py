@@ -1,14 +1,14 @@
 """One replica around raft/: its disk, its process, and what it says to the others.
 
-A `Member` carries out what raft/ orders exactly as it asks for: nothing leaves a replica before
-every `Save` so far is durable, and what is told as durable is.
+A `Member` carries out what raft/ orders exactly as it asks for: nobody hears of a vote or of a new
+leader before every `Save` so far is durable, and what is told as durable is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sapwood.raft import (
     NOBODY,
@@ -27,12 +27,12 @@ from sapwood.raft import (
     Position,
     Save,
     Sync,
-    Verdict,
     Vote,
     VoteAnswer,
     Voter,
 )
-from tests.raft.memory import Entry, MemoryLog
+from tests.raft.memory import MemoryLog
+from tests.raft.messages import Announce, Fetch, Fetched, Handed, Message
 
 if TYPE_CHECKING:
     from tests.raft.cluster import Cluster
@@ -40,35 +40,6 @@ if TYPE_CHECKING:
 NEVER = float("inf")
 MOST_ENTRIES = 6
 """In one answer to a fetch."""
-
-
-class Fetch(NamedTuple):
-    number: int
-    replica: Voter
-    epoch: int
-    position: Position
-    durable: Position
-    high_watermark: int
-
-
-class Fetched(NamedTuple):
-    number: int
-    epoch: int
-    verdict: Verdict
-    entries: list[Entry]
-    high_watermark: int
-
-
-class Announce(NamedTuple):
-    leader: int
-    epoch: int
-
-
-class Handed(NamedTuple):
-    epoch: int
-
-
-Message = Vote | VoteAnswer | Fetch | Fetched | Announce | Handed
 
 
 @dataclass(slots=True)
@@ -239,7 +210,7 @@ class Member:
         return self.log.durable_position
 
     def send(self, node: int, message: Message) -> None:
-        if self.saves:
+        if self.saves and isinstance(message, Vote | VoteAnswer | Announce):
             self.outbox.append((node, message))
         else:
             self.cluster.post(self, node, message)

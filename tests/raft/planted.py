@@ -20,7 +20,8 @@ from sapwood.raft import (
     majority,
 )
 from sapwood.raft import group as group_module
-from tests.raft.member import Member, Message
+from tests.raft.member import Member
+from tests.raft.messages import Announce, Message
 
 
 class ForgetsVotes(Member):
@@ -37,6 +38,16 @@ class AcknowledgesBeforeSync(Member):
 class AnswersBeforeSave(Member):
     def send(self, node: int, message: Message) -> None:
         self.cluster.post(self, node, message)
+
+
+class AnnouncesBeforeSave(Member):
+    """A single voter needs nobody to elect it, so it can lead before its term is durable."""
+
+    def send(self, node: int, message: Message) -> None:
+        if isinstance(message, Announce):
+            self.cluster.post(self, node, message)
+        else:
+            super().send(node, message)
 
 
 class KeepsIdentity(Member):
@@ -119,6 +130,7 @@ MEMBERS: dict[str, type[Member]] = {
     "vote not persisted": ForgetsVotes,
     "ack before sync": AcknowledgesBeforeSync,
     "answer before the vote is saved": AnswersBeforeSave,
+    "announcement before the term is saved": AnnouncesBeforeSave,
     "a wiped voter votes with its old identity": KeepsIdentity,
 }
 

@@ -48,7 +48,8 @@ from sapwood.raft import (
     Voter,
 )
 from tests.raft.cluster import Cluster
-from tests.raft.member import Announce, Fetch, Fetched, Handed, Member, Message
+from tests.raft.member import Member
+from tests.raft.messages import Announce, Fetch, Fetched, Handed, Message
 
 
 def name(who: Voter) -> str:

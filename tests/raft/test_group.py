@@ -256,8 +256,12 @@ def test_a_replica_that_needs_what_is_gone_begins_anew() -> None:
 def test_a_replica_that_has_to_cut_back_still_follows_and_counts_for_nothing() -> None:
     group, log = leader_of_three(log_of(0))
     group.synced(log.position)
-    fetched(group, ONE, Position(0, 2), at=5.0)
+    contact = Heard(heard_at=5.0)
+    diverging = Position(0, 2)
+    group.fetched(ONE, group.term, diverging, diverging, 0, contact, 5.0)
     assert group.has_quorum(5.0)
+    contact.heard_at = 9.0
+    assert not group.has_quorum(9.0), "its node lives, but it may be offline"
     assert group.in_sync(5.0) == [0, 1]  # nothing is committed yet
     assert type(group.role) is Elected
 

@@ -1,9 +1,9 @@
 """One replica of one group.
 
 Methods in the past tense are news from outside; each leaves effects for `take`. The caller carries
-them out in order, and lets nothing leave the replica, be it an answer, a question, a fetch or an
-announcement, before every `Save` that it has taken so far is durable. Not only what the `Save` came
-with: a vote that is asked for twice is granted twice, the second time without one.
+them out in order. It asks for no vote, answers none and announces no leader before every `Save` so
+far is durable, not only one that came along: a vote that is asked for twice is granted twice, the
+second time without one; and a single voter leads without asking anybody.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from sapwood.raft.change import next_voters
-from sapwood.raft.progress import Contact, Progress
+from sapwood.raft.progress import Contact, LastWord, Progress
 from sapwood.raft.quorum import acknowledged, committed, majority, one_step
 from sapwood.raft.roles import (
     NEVER,
@@ -296,7 +296,9 @@ class Group:
         verdict = self._compare(position)
         durable = min(durable, position)
         if not isinstance(verdict, InStep):
-            position = durable = START  # it follows, but what it holds counts for nothing
+            # What it holds counts for nothing. It follows for now; whether it goes on to when it
+            # has cut back or begun anew, its node's being alive doesn't say.
+            position, durable, contact = START, START, LastWord(contact.heard_at)
         known = role.progress.get(replica)
         if known is None:
             for other in [it for it in role.progress if it.node == replica.node]:

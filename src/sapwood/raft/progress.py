@@ -21,6 +21,13 @@ class Contact(Protocol):
         """
 
 
+@dataclass(slots=True, frozen=True)
+class LastWord:
+    """A contact that is not heard of again."""
+
+    heard_at: float
+
+
 @dataclass(slots=True)
 class Progress:
     contact: Contact

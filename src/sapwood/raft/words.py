@@ -112,7 +112,7 @@ Verdict = InStep | Diverging | Behind | NotLeader
 
 
 class Save(NamedTuple):
-    """Make this durable before anything leaves the replica, whatever it is about."""
+    """Make this durable before anybody is asked or answered about votes, or hears who leads."""
 
     state: HardState
 
