@@ -98,7 +98,7 @@ def run(options: Options, say: Say = lambda _: None) -> Report:
                 hops=any(kind.needs == "hops" for kind in kinds),
             ) as target,
         ):
-            create_topics(target.bootstrap, shape, replicas)
+            create_topics(target, shape, replicas)
             work = _Work(recorder, target, shape, chance)
             nemesis = Nemesis(target, recorder, steps, shape.partitions)
             try:
@@ -211,8 +211,9 @@ class _Work:
         )
 
 
-def create_topics(bootstrap: str, shape: Shape, replicas: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+def create_topics(target: Target, shape: Shape, replicas: int) -> None:
+    """Returns when every node knows who leads what: before, clients may be told otherwise."""
+    admin = AdminClient({"bootstrap.servers": target.bootstrap, "log_level": 0})
     config = {"segment.bytes": str(shape.segment_bytes)}
     new = [
         NewTopic(name, num_partitions=count, replication_factor=replicas, config=config)
@@ -220,6 +221,11 @@ def create_topics(bootstrap: str, shape: Shape, replicas: int) -> None:
     ]
     for created in admin.create_topics(new).values():
         created.result(START_PATIENCE_S)
+    deadline = time.monotonic() + START_PATIENCE_S
+    while missing := target.unknown(shape.partitions):
+        if time.monotonic() > deadline:
+            raise NotUnderWay(f"leaders that aren't known, as (node, topic, partition): {missing}")
+        time.sleep(EVERY_S)
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def stress(options: Options, say: Say = lambda _: None) -> Report:
             ) as recorder,
             Target(recorder, directory, options.nodes) as target,
         ):
-            create_topics(target.bootstrap, shape, replicas)
+            create_topics(target, shape, replicas)
             workers = [
                 Worker(recorder, target.bootstrap, f"w{number}", shape, random.Random(seed))
                 for number, seed in enumerate(

@@ -140,6 +140,20 @@ class Target:
                 continue
         return {}
 
+    def unknown(self, partitions: list[tuple[str, int]]) -> list[tuple[int, str, int]]:
+        """(node, topic, partition) where a node doesn't know who leads."""
+        topics = list({topic for topic, _ in partitions})
+        found = []
+        for node in self.up:
+            with Direct(self.address(node)) as direct:
+                known = direct.partitions(topics)
+            found += [
+                (node, *place)
+                for place in partitions
+                if place not in known or known[place].leader < 0
+            ]
+        return found
+
     def controller(self) -> int:
         for node in self.up:
             try:
