@@ -286,7 +286,8 @@ async def run_in_helper(plan: CompactionPlan) -> Cleaned:
         process.stdin.close()
         if process.returncode is None:
             process.kill()
-        await process.wait()
+        # Not `wait`: as long as its pipe isn't read to the end, its transport stays open.
+        await process.communicate()
     try:
         report = msgspec.json.decode(line, type=Report)
     except msgspec.DecodeError as error:
