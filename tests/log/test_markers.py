@@ -8,6 +8,7 @@ import random
 import pytest
 
 from sapwood.log import CorruptLog, EpochsNotAscending, Log, LogConfig, OffsetOutOfRange
+from sapwood.log.entry import HEADERS_SIZE
 from tests.disk.faulty import FaultyDisk
 from tests.log.batches import DIRECTORY, offsets, opened, put, read_all, record, starts
 
@@ -213,6 +214,91 @@ def test_truncation_cuts_markers_at_the_end_of_a_closed_segment() -> None:
                 assert offsets(it) == list(range(4))
             fill_epoch(log, 3, 3)
             assert offsets(log) == list(range(7))
+
+    asyncio.run(scenario())
+
+
+def lost(disk: FaultyDisk, base_offset: int, size: int = 0) -> None:
+    """A power cut takes what was not synced of a segment, and not its name."""
+    inode = disk.live[f"{DIRECTORY}/{base_offset:020d}.log"]
+    assert len(inode.live) > size >= len(inode.durable)
+    del inode.live[size:]
+
+
+async def marked_and_rolled(disk: FaultyDisk) -> Log:
+    """The markers are durable in the first segment, and not yet in the next one."""
+    log = opened(disk, SMALL)
+    fill_epoch(log, 1, 4)
+    mark(log, 2)
+    log._take_snapshot()
+    await log.sync()
+    mark(log, 3)
+    await log.sync()
+    disk.holds_syncs = True
+    put(log, [record(bytes(500))], epoch=3, hlc=9)
+    assert (log.segment_count, log.durable_position) == (2, (3, 4))
+    return log
+
+
+def test_markers_at_the_end_of_a_segment_count_when_the_next_one_lost_its_own() -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk()
+        await marked_and_rolled(disk)
+        lost(disk, 4)
+        again = opened(disk, SMALL, durable_end=4)
+        assert (again.position, starts(again)) == ((3, 4), [(1, 0), (2, 4), (3, 4)])
+        # And the next one gets them anew, so that what follows them is never without them.
+        put(again, [record(bytes(10))], epoch=3)
+        first = disk.live[f"{DIRECTORY}/{0:020d}.log"]
+        del first.live[-2 * HEADERS_SIZE :]
+        last = opened(disk, SMALL, durable_end=4)
+        assert (last.position, starts(last)) == ((3, 5), [(1, 0), (2, 4), (3, 4)])
+
+    asyncio.run(scenario())
+
+
+def test_a_segment_that_ends_at_the_start_is_not_deleted_while_it_gets_markers() -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk()
+        log = opened(disk, SMALL)
+        fill_epoch(log, 1, 4)
+        await log.sync()
+        await log.advance_start(4)
+        mark(log, 2, 3)
+        await log.sync()
+        disk.holds_syncs = True
+        put(log, [record(bytes(500))], epoch=3, hlc=9)
+        assert log.segment_count == 2
+        lost(disk, 4)
+        again = opened(disk, SMALL, durable_end=4)
+        assert (again.start_offset, again.position) == (4, (3, 4))
+
+    asyncio.run(scenario())
+
+
+def test_a_segment_that_was_closed_while_a_start_was_stored_is_not_deleted_with_it() -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk()
+        log = opened(disk, SMALL)
+        fill_epoch(log, 1, 4)
+        await log.sync()
+        disk.holds_syncs = True
+        stored = log.advance_start(4)
+        await settled()
+        mark(log, 2, 3)
+        synced = log.sync()
+        store, sync = disk.held
+        sync()
+        await synced
+        disk.held.clear()
+        put(log, [record(bytes(500))], epoch=3, hlc=9)
+        rolling, disk.held = disk.held, []
+        store()
+        await stored
+        disk.release_syncs()
+        assert (log.segment_count, log.durable_position, len(rolling)) == (2, (3, 4), 2)
+        lost(disk, 4)
+        assert opened(disk, SMALL, durable_end=4).position == (3, 4)
 
     asyncio.run(scenario())
 

@@ -157,8 +157,6 @@ def _kept(
         for record in records
         if record.key is None
         or record.offset >= clean_offset
-        # Else a replica that fetches could not tell that the log goes on to where it ends.
-        or record.offset == plan.end_offset - 1
         or not (
             latest.get(_digest(record.key), -1) > record.offset
             or (record.value is None and record.offset < plan.tombstone_offset)
