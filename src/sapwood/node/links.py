@@ -11,6 +11,7 @@ ends when stdin does, so it never outlives whoever started it.
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -190,6 +191,7 @@ async def main() -> None:
         answer = await switchboard.obey(json.loads(line))
         with contextlib.suppress(OSError):
             print(json.dumps(answer), flush=True)
+    os._exit(0)  # nobody waits for what is still on its way
 
 
 if __name__ == "__main__":
