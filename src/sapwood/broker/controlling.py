@@ -23,6 +23,8 @@ class Controlling:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._since: float | None = None
+        self._planned: tuple[int, int] | None = None
+        """What the cluster looked like when there was nothing to move."""
 
     async def run(self) -> None:
         while True:
@@ -51,7 +53,11 @@ class Controlling:
                     records += change_node(image, node_id, alive=alive)
             if records:
                 await state.store.commit(records)
+            seen = state.store.applied, state.replicas.exchange.leaders.version
+            if seen == self._planned:
+                return  # to look at thousands of partitions takes its time
             moves = plan(image, MOVES_AT_ONCE, state.moving())
+            self._planned = None if moves else seen
             await state.store.commit(moves)
 
     def _is_alive(self, node_id: int, now: float) -> bool | None:

@@ -369,7 +369,8 @@ class Exchange:
                     await asyncio.sleep(0)
                 partition.tell(Group.tick, now)
                 self._tell_in_sync(partition, now)
-                self._attention[partition.key] = partition
+                if self._is_on_the_move(partition):
+                    self._attention[partition.key] = partition
                 if handed_back < MOST_HANDED_BACK and self._hand_back(partition, now):
                     handed_back += 1
 
@@ -388,7 +389,11 @@ class Exchange:
                 if self._give_up(partition, node):
                     break
             return True
-        return nodes != set(target) or partition.group.is_being_joined
+        return self._is_on_the_move(partition)
+
+    def _is_on_the_move(self, partition: Partition) -> bool:
+        nodes = {it.node for it in partition.voters}
+        return nodes != set(partition.target) or partition.group.is_being_joined
 
     def _hand_back(self, partition: Partition, now: float) -> bool:
         """To the preferred leader, once it has been there for a while."""

@@ -19,6 +19,8 @@ class LeadersTable:
     """The highest epoch wins, so nobody is ever shown an older one than before."""
 
     def __init__(self) -> None:
+        self.version = 0
+        """Grows with every change."""
         self._known: dict[GroupKey, Leadership] = {}
 
     def get(self, key: GroupKey) -> Leadership | None:
@@ -29,6 +31,7 @@ class LeadersTable:
         if known == leadership or (known is not None and known.epoch > leadership.epoch):
             return False
         self._known[key] = leadership
+        self.version += 1
         return True
 
     def forget_topic(self, topic_id: bytes) -> None:

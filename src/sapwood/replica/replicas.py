@@ -31,6 +31,7 @@ UPKEEP_INTERVAL_S = 1.0
 _UPKEEP_AT_ONCE = 100
 """Partitions between two turns for others: a node may have thousands."""
 ALONE = Voter(0, 0)
+_UPKEEP_PER_TURN = 500
 DAMAGED = ".damaged-"
 """What is in the name of a directory that was set aside."""
 
@@ -139,6 +140,7 @@ class Replicas:
         self._compacting: Partition | None = None
         self.offline_total = 0
         self.mended_total = 0
+        self._turn = 0
         self.cutting = asyncio.Lock()
         self.exchange = Exchange(
             me.node,
@@ -345,7 +347,10 @@ class Replicas:
     async def upkeep(self) -> None:
         """Note durable ends, delete what retention allows, compact, mend; about once a second."""
         now_ms = self._now_ms()
-        for number, partition in enumerate(list(self)):
+        self._turn += 1
+        # Of thousands each has its turn every few seconds only: looking costs, too.
+        turns = 1 + len(self._partitions) // _UPKEEP_PER_TURN
+        for number, partition in enumerate(list(self)[self._turn % turns :: turns]):
             if number % _UPKEEP_AT_ONCE == 0:
                 await asyncio.sleep(0)
             if partition.offline_reason is not None:
