@@ -250,6 +250,7 @@ class Broker:
         `on_fatal` is told if the node can't go on and has to stop.
         """
         self._on_fatal = on_fatal
+        self._has_entered = asyncio.Event()
         self._config = config
         self._disk = disk
         self._data_dir = data_dir
@@ -309,6 +310,12 @@ class Broker:
 
         A start goes on without it if too few others are there: what is committed can be read.
         """
+        try:
+            await self._enter()
+        finally:
+            self._has_entered.set()
+
+    async def _enter(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ENTER_S):
                 while not await self._is_in():  # noqa: ASYNC110 - asks somebody else every time
@@ -337,7 +344,16 @@ class Broker:
     # -- requests ----------------------------------------------------------------------------
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
-        return answer_to(self.state, request)
+        key = request.header.api_key
+        if self._has_entered.is_set() or key >= Api.NODE_STATUS or key == Api.API_VERSIONS:
+            return answer_to(self.state, request)
+        return self._answer_later(request)
+
+    async def _answer_later(self, request: Request) -> Response:
+        """Before it is part of the cluster a node would tell clients of one without nodes."""
+        await self._has_entered.wait()
+        answer = answer_to(self.state, request)
+        return await answer if isinstance(answer, Awaitable) else answer
 
     def metrics(self) -> dict[str, float]:
         return self.state.metrics()

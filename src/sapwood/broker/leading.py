@@ -36,6 +36,10 @@ def current_leader(state: BrokerState, topic: Topic, index: int) -> tuple[int, i
         return state.config.node_id, epoch
     if known is None:
         return -1, -1
+    if known.leader == state.config.node_id:
+        partition = state.replicas.find(topic.topic_id, index)
+        if partition is None or not partition.leads:
+            return -1, epoch  # it led once, and who does now has yet to be heard of
     return (known.leader, epoch) if state.is_alive(known.leader) else (-1, epoch)
 
 

@@ -49,7 +49,7 @@ async def join(state: BrokerState, request: Request, message: Struct) -> Struct:
     answer.metadata_voters = answer.members = []
     try:
         image = state.image
-        if image.cluster_id is None:
+        if image.cluster_id is None or state.config.node_id not in image.nodes:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "The cluster is only just being founded")
         if message.cluster_id not in (None, image.cluster_id):
             raise KafkaError(

@@ -44,6 +44,7 @@ SETTLED_S = 3.0
 MOST_HANDED_BACK = 64
 """In one sweep: a node that comes back isn't to be overrun."""
 RETRY_S = 0.25
+TICK_S = 0.02
 OPENING_S = 0.05
 """How long a vote waits for a replica that is not here yet."""
 
@@ -343,14 +344,19 @@ class Exchange:
                 if partition.group.deadline == NEVER or partition.offline_reason is not None:
                     self._timed.pop(partition.key, None)
         if self._timed:
-            # What is due at once again has to wait a little, whatever its reason.
-            self._set_timer(max(now + 0.001, min(it.group.deadline for it in self._timed.values())))
+            # Not for each by itself: what is due about now goes into one message and one sync.
+            self._set_timer(
+                max(now + TICK_S, min(it.group.deadline for it in self._timed.values()))
+            )
 
     async def _attend(self) -> None:
         while True:
+            before = self._loop.time()
             await asyncio.sleep(ATTENTION_S)
             now = self._loop.time()
-            for session in list(self._sessions.values()):
+            was_held_up = now - before > 3 * ATTENTION_S
+            # Whoever was held up itself first has to read what others have said meanwhile.
+            for session in [] if was_held_up else list(self._sessions.values()):
                 if session.turned_silent(now - self._timing.silence_s):
                     for member in list(session.members.values()):
                         member.partition.tell(Group.tick, now)

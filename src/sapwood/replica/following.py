@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 MAX_BYTES = 1 << 20
 _MOST_UNDER_WAY = 2
 _RETRY_S = 0.02
+SECOND_LOOK_S = 0.05
 
 
 class Request(Protocol):
@@ -69,6 +70,7 @@ class LeaderLink:
         self._watch: asyncio.TimerHandle | None = None
         self._work: set[asyncio.Future[None]] = set()
         self._retry_at = 0.0
+        self._is_suspect = False
 
     def follow(self, partition: Partition) -> None:
         key = partition.key
@@ -238,15 +240,19 @@ class LeaderLink:
     def _watch_over(self) -> None:
         self._watch = None
         if not self.groups:
+            self._is_suspect = False
             return
         left_s = self._heard_at + self._silence_s - self._loop.time()
-        if left_s <= 0:
+        if left_s <= 0 and self._is_suspect:
             self._lose()
             return
-        self._watch = self._loop.call_later(left_s, self._watch_over)
+        # If this process was held up itself, the answers lie unread: look again after reading.
+        self._is_suspect = left_s <= 0
+        self._watch = self._loop.call_later(max(left_s, SECOND_LOOK_S), self._watch_over)
 
     def _lose(self) -> None:
         groups, self.groups = self.groups, {}
+        self._is_suspect = False
         self._changed.clear()
         self._forgotten.clear()
         self._end()

@@ -29,6 +29,8 @@ CONNECT_TIMEOUT_S = 1.0
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
 SILENCE_S = 1.0
+LAST_WORDS_S = 0.5
+SECOND_LOOK_S = 0.05
 MOST_UNSENT_BYTES = 64 * 1024 * 1024
 
 CLOSED = "this node has closed its connections"
@@ -146,6 +148,11 @@ class _Link(asyncio.BufferedProtocol):
         if self._silent_since is None:
             self._silent_since = asked.at
         if self._loop.time() - self._silent_since >= SILENCE_S:
+            # Unless this process itself was held up, and the answer lies unread.
+            self._loop.call_later(SECOND_LOOK_S, self._part_if_silent)
+
+    def _part_if_silent(self) -> None:
+        if self._silent_since is not None:
             self.part("nothing was heard of it")
 
     def _end(self, reason: str) -> None:
@@ -189,7 +196,8 @@ class _Peer:
 
     def failed(self, lane: _Lane, failure: PeerUnreachable, now: float) -> None:
         if self.failure is None or str(self.failure) != str(failure):
-            log.warning("%s", failure)
+            # That nobody listens is what a node's start and end look like.
+            log.log(logging.INFO if failure.refused else logging.WARNING, "%s", failure)
         self.failure = failure
         if lane.failures_before == self.failures:  # else the other lane failed meanwhile
             pause_s = min(FIRST_PAUSE_S * 2 ** min(self.failures, 10), LONGEST_PAUSE_S)
@@ -273,7 +281,10 @@ class Peers:
         await asyncio.gather(*tasks, return_exceptions=True)
         for link in list(self._links):
             link.part(CLOSED)
-        await asyncio.gather(*(link.gone for link in list(self._links)))
+        gone = [link.gone for link in self._links]
+        if gone:
+            # A connect that was cancelled may have left a transport that never says it is gone.
+            await asyncio.wait(gone, timeout=LAST_WORDS_S)
 
     # Connecting
 

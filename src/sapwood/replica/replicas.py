@@ -458,7 +458,7 @@ class Replicas:
             removal.cancel()  # the next start removes the rest
         await self._end_compaction()
         is_clean = True
-        await asyncio.gather(*(p.log.sync() for p in self), return_exceptions=True)
+        await self._prepare_to_close()
         for partition in list(self):
             try:
                 partition.check_online()
@@ -472,6 +472,15 @@ class Replicas:
         if is_clean:
             self._notes.stopped_cleanly()
         await self._notes.flush()
+
+    async def _prepare_to_close(self) -> None:
+        """Sync all logs together: one after the other, thousands would take half a minute."""
+        syncs = []
+        for partition in self:
+            if partition.offline_reason is None:
+                with contextlib.suppress(OSError):  # `close` meets it again, and says so
+                    syncs.append(partition.log.prepare_to_close())
+        await asyncio.gather(*syncs, return_exceptions=True)
 
     def _note_extent(self, partition: Partition) -> None:
         if partition.is_being_cut:
