@@ -28,6 +28,7 @@ PLANTED_SEEDS = 500
 @click.option("--minutes", type=float, default=2.0, show_default=True, help="Of faults, virtual.")
 @click.option("--tier", type=click.Choice([str(tier) for tier in TIERS]), default="2")
 @click.option("--nodes", type=click.IntRange(min=1), help="So many.  [each seed's own number]")
+@click.option("--without-hints", is_flag=True, help="Don't tell nodes where others may be.")
 @click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count() or 1)
 @click.option("--faults", default="", help="These kinds, separated by commas.  [each seed's own]")
 @click.option(
@@ -42,6 +43,7 @@ def main(
     minutes: float,
     tier: str,
     nodes: int | None,
+    without_hints: bool,
     jobs: int,
     faults: str,
     plant: str | None,
@@ -49,7 +51,7 @@ def main(
     """Run the shipped code through faults, and judge what clients and nodes saw."""
     console = Console(highlight=False, soft_wrap=True)
     kinds = tuple(kind.strip() for kind in faults.split(",") if kind.strip())
-    plan = Plan(minutes, nodes, None if plant == "all" else plant, kinds, TRACES)
+    plan = Plan(minutes, nodes, not without_hints, None if plant == "all" else plant, kinds, TRACES)
     if seed is not None:
         sys.exit(replay(console, int(tier), seed, plan))
     if plant is not None:

@@ -56,6 +56,8 @@ class Campaign:
         words = [f"python -m sim --tier {self.tier} --minutes {self.plan.minutes:g} --seed {seed}"]
         if self.plan.nodes is not None:
             words.append(f"--nodes {self.plan.nodes}")
+        if not self.plan.hints:
+            words.append("--without-hints")
         if self.plan.plant is not None:
             words.append(f"--plant {self.plan.plant}")
         if self.plan.faults:

@@ -11,9 +11,11 @@ import msgspec
 from sapwood.broker import Broker, BrokerConfig
 from sapwood.node import identity
 from sapwood.node.config import NodeConfig, parse_address
+from sapwood.node.hints import Places, follow
 from sapwood.node.identity import Identity, IdentityUnusable
 from sapwood.node.joining import join
 from sapwood.node.membership import Newcomer
+from sapwood.node.run import in_metadata
 from sapwood.replica import Partition, Peers, Voter
 from sapwood.server import Limits, Listener, Request, Server
 from sim.disk import Crashed
@@ -31,7 +33,7 @@ class NotStarted(Exception):
 
 
 class SimNode:
-    def __init__(self, world: World, node_id: int, *, founds: bool) -> None:
+    def __init__(self, world: World, node_id: int, *, founds: bool, is_told: bool) -> None:
         self.world = world
         self.node_id = node_id
         self.machine = world.machine(f"node{node_id}")
@@ -43,6 +45,8 @@ class SimNode:
         self.restart_after_s: Callable[[], float] | None = None
         """How long its supervisor takes to start it again, if it has one."""
         self._founds = founds
+        self._is_told = is_told
+        """Whether each start tells it where others may be, as `sapwood up` does."""
         self._broker: Broker | None = None
         self._server: Server | None = None
 
@@ -75,7 +79,7 @@ class SimNode:
         process = self.machine.begin()
         self.world.trace.note(f"{self.machine.name} starts")
         process.at_end.append(self._ended)
-        process.spawn(self._start())
+        process.spawn(self._start(process))
 
     def _ended(self) -> None:
         if self.restart_after_s is not None:
@@ -86,7 +90,7 @@ class SimNode:
         if not self.runs and self.restart_after_s is not None:
             self.start()
 
-    async def _start(self) -> None:
+    async def _start(self, process: Process) -> None:
         try:
             server = Server(
                 _not_started,
@@ -98,12 +102,16 @@ class SimNode:
             await server.bind()
             who = await self._identity(server.advertised())
             server.gate.node_id = who.node_id
-            broker = self._assembled(who, server)
+            places = Places({}, {node: parse_address(it) for node, it in who.members.items()})
+            broker = self._assembled(who, server, places)
             await broker.start()
             self._broker = broker
+            if self._is_told:
+                process.spawn(self._follow_hints(who.node_id, broker, places))
             server.handler = broker.handle
             await server.start()
             await broker.enter()
+            self._learn_cluster(who, broker)
         except Crashed:
             raise
         except Exception as error:
@@ -133,14 +141,26 @@ class SimNode:
         member = await join(newcomer, config, DATA, advertised, entropy=self.machine.entropy)
         return member.identity
 
-    def _assembled(self, who: Identity, server: Server) -> Broker:
+    def _learn_cluster(self, who: Identity, broker: Broker) -> None:
+        cluster_id = broker.state.image.cluster_id
+        if who.cluster_id is None and cluster_id is not None:
+            identity.write(DATA, msgspec.structs.replace(who, cluster_id=cluster_id))
+
+    async def _follow_hints(self, node_id: int, broker: Broker, places: Places) -> None:
+        def learn(node: int, address: tuple[str, int]) -> None:
+            places.learn(node, address, lambda it: in_metadata(broker, it))
+
+        await follow(self.others, node_id, SECRET, learn, entropy=self.machine.entropy)
+
+    def _assembled(self, who: Identity, server: Server, places: Places) -> Broker:
         return Broker(
             BrokerConfig(
                 node_id=who.node_id,
                 incarnation=who.incarnation,
                 cluster_id=who.cluster_id,
                 metadata_voters=tuple(Voter(*voter) for voter in who.metadata_voters),
-                members={node: parse_address(it) for node, it in who.members.items()},
+                members=places.members,
+                routes=places.routes,
                 advertised=server.advertised(),
                 auto_create_topics=False,
             ),

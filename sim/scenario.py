@@ -32,6 +32,8 @@ class Plan:
     """Of faults, in virtual time."""
     nodes: int | None = None
     """None: as many as the seed says."""
+    hints: bool = True
+    """Whether nodes are told at each start where others may be."""
     plant: str | None = None
     faults: tuple[str, ...] = ()
     """These, instead of a choice of the seed's."""
@@ -67,7 +69,7 @@ class Scenario:
         segment_bytes = chance.choice([2_000, 16_000, 200_000])
         self._configs = {"segment.bytes": str(segment_bytes)}
         self.nodes = [
-            SimNode(world, n, founds=n == 0)
+            SimNode(world, n, founds=n == 0, is_told=plan.hints)
             for n in range(plan.nodes or chance.choice(self.node_counts))
         ]
         self.judges = Judges(world.loop, self._invariants())

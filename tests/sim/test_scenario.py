@@ -58,7 +58,7 @@ def test_a_seed_takes_the_same_way_under_every_hash_seed() -> None:
 
 def test_an_acknowledgement_before_the_sync_is_caught(tmp_path: Path) -> None:
     faults = ("slow disk", "power cut")
-    plan = Plan(0.1, 1, "ack-before-sync", faults, tmp_path)
+    plan = Plan(0.1, 1, True, "ack-before-sync", faults, tmp_path)
     failed = next((it for it in (run_seed(n, plan) for n in range(4, 24)) if it.failure), None)
     assert failed is not None
     assert failed.failure.partition(":")[0] in INVARIANTS
