@@ -8,16 +8,13 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
-from bench.peers import ClusterLoad, LoadFailed
+from bench.peers import ClusterLoad, LoadFailed, wait
 from bench.processes import cpu_seconds, memory_bytes
 
-PATIENCE_S = 120.0
-POLL_S = 0.05
 # Before a node is killed and before it is restarted, so that each shows in what is measured.
 STEADY_S = 1.0
 FAST_RATE_PER_S = 100_000
@@ -53,18 +50,18 @@ def _kill_leader(
     def leader() -> int:
         return load.leaders(topic, 1)[0]
 
-    _wait("acknowledgements", lambda: heard_since(time.monotonic() - STEADY_S))
+    wait("acknowledgements", lambda: heard_since(time.monotonic() - STEADY_S))
     time.sleep(STEADY_S)
-    _wait("a leader", lambda: leader() >= 0)
+    wait("a leader", lambda: leader() >= 0)
     node = leader()
     before = len(acknowledged) - 1
     _please("kill", node)
-    _wait("another leader", lambda: leader() not in (-1, node))
+    wait("another leader", lambda: leader() not in (-1, node))
     elected = time.monotonic()
-    _wait("acknowledgements by another leader", lambda: heard_since(elected))
+    wait("acknowledgements by another leader", lambda: heard_since(elected))
     time.sleep(STEADY_S)
     _please("restart", node)
-    _wait("all replicas in sync", lambda: load.is_whole(topic, 1))
+    wait("all replicas in sync", lambda: load.is_whole(topic, 1))
     time.sleep(STEADY_S)
     heard = acknowledged[before:]
     return max(later - earlier for earlier, later in pairwise(heard))
@@ -91,13 +88,13 @@ def many(load: ClusterLoad, job: dict[str, Any]) -> dict[str, Any]:
     found["leaders_lost"] = leaders.count(node)
     killed = time.monotonic()
     _please("kill", node)
-    _wait("living leaders", lambda: not {-1, node} & set(load.leaders(topic, partitions)))
+    wait("living leaders", lambda: not {-1, node} & set(load.leaders(topic, partitions)))
     found["failover_s"] = time.monotonic() - killed
     load.paced(topic, partitions, message, FAST_RATE_PER_S, partitions)
     found["acknowledged_s"] = time.monotonic() - killed
     restarted = time.monotonic()
     _please("restart", node)
-    _wait("all replicas in sync", lambda: load.is_whole(topic, partitions))
+    wait("all replicas in sync", lambda: load.is_whole(topic, partitions))
     found["return_s"] = time.monotonic() - restarted
     return found
 
@@ -105,11 +102,3 @@ def many(load: ClusterLoad, job: dict[str, Any]) -> dict[str, Any]:
 def _please(do: str, node: int) -> None:
     print(json.dumps({"please": do, "node": node}), flush=True)
     sys.stdin.readline()
-
-
-def _wait(what: str, is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise LoadFailed(f"no {what} within {PATIENCE_S:.0f} s")
-        time.sleep(POLL_S)

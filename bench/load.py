@@ -12,7 +12,7 @@ from bench import faults, peers
 from bench.peers import Load, LoadFailed
 from bench.processes import cpu_seconds
 
-CONNECT_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 120.0
 CONNECT_POLL_S = 0.005
 WARM_UP_S = 1
 # So that no measurement pays for what an earlier one left to be written.

@@ -8,7 +8,8 @@ a node for each port it is given; with several, every partition has a replica on
 
 import importlib
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from bench.processes import Children
 
 NAMES = ("sapwood", "kafka", "nats", "redis", "rabbitmq")
 SPEAK_KAFKA = ("sapwood", "kafka")
+PATIENCE_S = 120.0
+POLL_S = 0.02
 
 
 class PeerFailed(Exception):
@@ -60,7 +63,7 @@ class Peer:
 
 
 class Load(Protocol):
-    """One client. Every method connects for itself and leaves nothing open."""
+    """One client, of one measurement."""
 
     def first(self) -> None:
         """Return when one message has been acknowledged, by a partition on all nodes.
@@ -118,6 +121,19 @@ class ClusterLoad(Load, Protocol):
 
         The moments of the acknowledgements, on the monotonic clock, are added to the list.
         """
+
+
+def wait(what: str, is_so: Callable[[], bool]) -> None:
+    """Until it is so. Asking takes a fifth of the time at most: it isn't what is measured."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        asked = time.monotonic()
+        if is_so():
+            return
+        now = time.monotonic()
+        if now > deadline:
+            raise LoadFailed(f"no {what} within {PATIENCE_S:.0f} s")
+        time.sleep(max(POLL_S, 4 * (now - asked)))
 
 
 def peer(name: str) -> Peer:

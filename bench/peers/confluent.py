@@ -10,13 +10,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 
-from bench.peers import LoadFailed
+from bench.peers import LoadFailed, wait
 
 BATCH = 10_000
 MOST_QUEUED = 200_000
 TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 5.0
-POLL_S = 0.02
 
 
 class ConfluentLoad:
@@ -30,6 +29,8 @@ class ConfluentLoad:
         }
         self.synced = synced
         self._replicas = len(ports)
+        # One for all: each begins by asking any node, and one that is just starting knows nobody.
+        self._admin = AdminClient(self._common)
 
     def topic_configs(self) -> dict[str, str]:
         """What makes a topic as durable as it is to be, where the broker's own settings don't."""
@@ -48,18 +49,12 @@ class ConfluentLoad:
             raise LoadFailed("the first message wasn't acknowledged")
 
     def create(self, topic: str, partitions: int) -> None:
-        admin = AdminClient(self._common)
         new = NewTopic(topic, partitions, self._replicas, config=self.topic_configs())
-        admin.create_topics([new])[topic].result(TIMEOUT_S)
-        deadline = time.monotonic() + TIMEOUT_S
-        while not self.is_whole(topic, partitions):
-            if time.monotonic() > deadline:
-                raise LoadFailed(f"{topic} has not all its leaders and replicas")
-            time.sleep(POLL_S)
+        self._admin.create_topics([new])[topic].result(TIMEOUT_S)
+        wait(f"leaders and replicas of {topic}", lambda: self.is_whole(topic, partitions))
 
     def delete(self, topic: str, partitions: int) -> None:
-        admin = AdminClient(self._common)  # named: a client that is collected cancels its futures
-        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        self._admin.delete_topics([topic])[topic].result(TIMEOUT_S)
 
     def leaders(self, topic: str, partitions: int) -> list[int]:
         found = self._described(topic)
@@ -73,25 +68,22 @@ class ConfluentLoad:
 
     def _described(self, topic: str) -> dict[int, PartitionMetadata]:
         """As any of the nodes tells it; nothing if none answers."""
-        admin = AdminClient(self._common)
         try:
-            found: dict[int, PartitionMetadata] = (
-                admin.list_topics(topic, ASK_TIMEOUT_S).topics[topic].partitions
-            )
+            described = self._admin.list_topics(topic, ASK_TIMEOUT_S).topics[topic]
+            found: dict[int, PartitionMetadata] = described.partitions
             return found
         except KafkaException:
             return {}
 
     def _wait_for_all_nodes(self) -> None:
         """Brokers refuse more replicas than they know nodes."""
-        admin = AdminClient(self._common)
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
+
+        def are_up() -> bool:
             with contextlib.suppress(KafkaException):
-                if len(admin.list_topics(timeout=ASK_TIMEOUT_S).brokers) == self._replicas:
-                    return
-            time.sleep(POLL_S)
-        raise LoadFailed("not all nodes are up")
+                return len(self._admin.list_topics(timeout=ASK_TIMEOUT_S).brokers) == self._replicas
+            return False
+
+        wait("nodes", are_up)
 
     def produce(
         self,

@@ -1,6 +1,7 @@
 """NATS JetStream: file storage, a stream for each partition, with a replica on each node."""
 
 import asyncio
+import contextlib
 import functools
 import json
 import shutil
@@ -18,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import ClusterInfo, StorageType, StreamConfig
 
-from bench.peers import LoadFailed, Peer
+from bench.peers import LoadFailed, Peer, wait
 
 CONFIG = """\
 server_name: "{node}"
@@ -41,7 +42,7 @@ cluster {{
 PENDING_BYTES = 64 * 1024 * 1024
 TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 1.0
-POLL_S = 0.02
+RECONNECT_S = 0.02
 # As librdkafka has it: a message goes out again after 100 ms.
 RETRY_S = 0.1
 MOST_UNACKNOWLEDGED = 100
@@ -92,14 +93,13 @@ class NatsLoad:
             await _add_stream(client, "first", 0, len(self._ports))
             await client.jetstream().publish("first.0", b"first", timeout=TIMEOUT_S)
 
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                return self._run(work)
-            except (nats.errors.Error, OSError):
-                if len(self._ports) == 1 or time.monotonic() > deadline:
-                    raise
-            time.sleep(POLL_S)
+        def is_acknowledged() -> bool:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                self._run(work)
+                return True
+            return False
+
+        wait("first acknowledgement", is_acknowledged)
 
     def create(self, topic: str, partitions: int) -> None:
         async def work(client: Client) -> None:
@@ -107,11 +107,8 @@ class NatsLoad:
                 await _add_stream(client, topic, number, len(self._ports))
 
         self._run(work)
-        deadline = time.monotonic() + TIMEOUT_S
-        while len(self._ports) > 1 and not self.is_whole(topic, partitions):
-            if time.monotonic() > deadline:
-                raise LoadFailed(f"{topic} has no leaders")
-            time.sleep(POLL_S)
+        if len(self._ports) > 1:
+            wait(f"leaders and replicas of {topic}", lambda: self.is_whole(topic, partitions))
 
     def delete(self, topic: str, partitions: int) -> None:
         async def work(client: Client) -> None:
@@ -252,7 +249,7 @@ class NatsLoad:
                 connect_timeout=ASK_TIMEOUT_S,
                 allow_reconnect=reconnect,
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=POLL_S,
+                reconnect_time_wait=RECONNECT_S,
                 error_cb=_ignore,
             )
             try:
