@@ -13,6 +13,8 @@ from chaos.history import Recorder, Send, Trouble, on_the_wire
 from chaos.shape import Shape
 
 TICK_S = 0.01
+# Of one producer. Beyond, a slow machine would only work off what has piled up, for minutes.
+MOST_WAITING = 300
 # A client that lost its node looks for it again at once: what is measured is the cluster.
 IMPATIENT = {
     "reconnect.backoff.ms": 20,
@@ -86,6 +88,8 @@ class OneProducer:
     def _send(self, topic: str, partition: int) -> None:
         partition = -1 if self._shape.keyed else partition
         if self._waiting_at[topic, partition] >= self._shape.window:
+            return
+        if len(self._waiting) >= MOST_WAITING:
             return
         number = self._number
         key = f"{self._chance.randrange(100)}" if self._shape.keyed else None
