@@ -56,6 +56,8 @@ class Run:
         share = rng.choice((0.2, 0.4, 0.7))
         churn = [self.kill, self.cut_power, self.isolate, self.split, self.campaign]
         self.faults = [rng.choice(churn), *(it for it in self.kinds() if rng.random() < share)]
+        if rng.random() < 0.5:
+            self.faults.append(self.retarget)
         self.ambush = rng.choice((0.0, 0.03, 0.1, 0.3))
         cluster.watch = self.lie_in_wait
         cluster.weather = Weather(
@@ -95,7 +97,7 @@ class Run:
         if member.up and not member.paused:
             role = member.group.role
             if isinstance(role, Elected) and role.successor is None:
-                for _ in range(self.rng.randint(1, 3)):
+                for _ in range(self.rng.choice((1, 2, 3, 9))):
                     member.log.grow(member.group.term)
                 member.sync()
                 member.carry_out()
@@ -134,7 +136,11 @@ class Run:
     def lie_in_wait(self, member: Member, effect: Effect) -> None:
         """The most interesting moment is just after something was decided."""
         rng = self.rng
-        if not isinstance(effect, Sync | Committed) and rng.random() < self.ambush:
+        voters, end = member.log.voters, member.log.position.offset
+        is_change_of_voters = voters is not None and voters[0] == end - 1
+        if isinstance(effect, Sync | Committed) and not is_change_of_voters:
+            return
+        if rng.random() < self.ambush * (1 + 2 * is_change_of_voters):
             self.cluster.later(rng.expovariate(50.0), None, lambda: self.hit(member))
 
     def stop(self, member: Member, *, power: bool) -> None:
@@ -268,7 +274,7 @@ class Run:
         limit = cluster.timing.silence_s + ROUNDS * cluster.timing.round_s
         if not cluster.run_until(cluster.now + limit, self.has_leader):
             raise Broken(f"no leader {limit} s after the last fault: {self.shown()}")
-        if not cluster.run_until(cluster.now + 10.0, self.is_settled):
+        if not cluster.run_until(cluster.now + 10.0, self.is_settled) and self.can_heal():
             raise Broken("the replicas don't settle: " + self.shown())
 
     def can_heal(self) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from sapwood.raft import (
     NOBODY,
     START,
+    Ask,
     Behind,
     Changed,
     Committed,
@@ -165,6 +166,22 @@ def test_votes_of_other_incarnations_and_earlier_terms_do_not_count() -> None:
     assert group.leader == NOBODY
     group.vote_answered(0.0, VoteAnswer(1, TWO, granted=True, pre=False))
     assert group.leader == 0
+
+
+def test_a_replica_without_a_vote_stands_if_it_holds_more_than_one_who_needs_its_vote() -> None:
+    group, _ = group_of(Voter(3, 0), log=log_of(1, 4), state=HardState(4))
+    assert group.deadline == float("inf")
+    group.vote_asked(0.0, Vote(4, ONE, Position(4, 2), pre=True))
+    assert group.deadline == float("inf"), "it isn't in the way"
+    assert not group.vote_asked(0.0, Vote(4, ONE, Position(3, 9), pre=True)).granted
+    group.take()
+    group.tick(group.deadline)
+    asked = Ask(Vote(4, Voter(3, 0), Position(4, 2), pre=True), (0, 1, 2))
+    assert group.take() == [Changed(), asked]
+    group.announced(9.0, 1, 5)
+    group.told(0)
+    group.leader_lost(9.0)
+    assert group.deadline == float("inf"), "it was led in between"
 
 
 def test_two_leaders_in_an_epoch_are_noticed() -> None:

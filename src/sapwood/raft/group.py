@@ -88,6 +88,8 @@ class Group:
         self._effects: list[Effect] = []
         self._tried = 0
         """Attempts at an election since a leader was heard of."""
+        self._is_needed = False
+        """Has no vote by its own log, but others can't do without it: see `_refused_a_vote`."""
         self.state = state
         if log.position.epoch > state.term:
             # The log was synced before the journal. Whoever voted in that epoch had saved it, so
@@ -217,6 +219,8 @@ class Group:
                 if self.state.vote is None:
                     self._save(HardState(self.term, vote.candidate))
                 self._become(Unattached(now + 2 * self.timing.round_s + self._turn()))
+        if not granted:
+            self._refused_a_vote(now, vote)
         return VoteAnswer(self.term, self.me, granted, vote.pre, self.leader)
 
     def vote_answered(self, now: float, answer: VoteAnswer) -> None:
@@ -366,7 +370,7 @@ class Group:
     def told(self, high_watermark: int) -> None:
         """The leader, with whom the log is in step, says what is committed."""
         if isinstance(self.role, Follower):
-            self._tried = 0
+            self._tried, self._is_needed = 0, False
             self._commit(min(high_watermark, self._log.position.offset))
 
     def meeting_point(self, epoch: int, offset: int) -> Position:
@@ -407,14 +411,19 @@ class Group:
 
     @property
     def _may_stand(self) -> bool:
-        """Whoever has a vote; and whoever holds a change of voters that may not be committed.
+        return self.has_vote or self._is_needed
 
-        Of four voters 0 to 3 the leader 3 removes 0, reaches nobody but 0, and is lost for good.
-        By the old voters 0, 1 and 2 are a majority, but 0 holds more than 1 and 2 and gives them
-        no vote. It must stand itself, though by its own log it has none: 1 and 2 will elect it.
+    def _refused_a_vote(self, now: float, vote: Vote) -> None:
+        """Whoever is asked for a vote and holds more than the one who asks must stand itself.
+
+        Even if it has no vote by its own log. Of four voters 0 to 3 the leader 0 removes 3, reaches
+        nobody but 3 with that, and is lost for good. By the voters before, 1, 2 and 3 are enough,
+        but 3 holds more and votes for neither; they will vote for it. Likewise with a replica that
+        is made a voter by one leader and told by the next one only what came before.
         """
-        changed = self._log.voters
-        return self.has_vote or (changed is not None and changed[0] >= self.high_watermark)
+        if not (self._may_stand or self._is_led(now) or self._may_lead(vote)):
+            self._is_needed = True
+            self._become(Unattached(now + self._patience()))
 
     def _turn(self) -> float:
         """Successors stand one after the other, in the voters' order behind the last leader."""
