@@ -196,6 +196,29 @@ def test_segments_that_were_cut_while_they_were_read_are_not_called_damaged() ->
     asyncio.run(scenario())
 
 
+def test_what_a_compaction_found_says_nothing_about_a_log_that_was_reset_meanwhile() -> None:
+    async def scenario() -> None:
+        leader = opened(FaultyDisk(), COMPACTED)
+        keep(leader, b"key", 4, epoch=5)
+        await leader.advance_start(2)
+        disk = FaultyDisk()
+        log = opened(disk, COMPACTED)
+        for number in range(8):
+            keep(log, b"%d" % number, 1)
+        await log.sync()
+
+        async def run(plan: CompactionPlan) -> Cleaned:
+            cleaned = clean(disk, plan)
+            assert not cleaned.changed
+            log.reset(leader.snapshot(), 0)
+            return cleaned
+
+        assert await log.compact(1, 8, run) is None
+        assert log._state.state.cleaned == ()
+
+    asyncio.run(scenario())
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_after_any_crash_positions_epochs_and_voters_are_those_of_a_prefix(seed: int) -> None:

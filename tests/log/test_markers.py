@@ -232,11 +232,11 @@ async def marked_and_rolled(disk: FaultyDisk) -> Log:
     mark(log, 2)
     log._take_snapshot()
     await log.sync()
-    mark(log, 3)
+    mark(log, 3, 4)
     await log.sync()
     disk.holds_syncs = True
-    put(log, [record(bytes(500))], epoch=3, hlc=9)
-    assert (log.segment_count, log.durable_position) == (2, (3, 4))
+    put(log, [record(bytes(500))], epoch=4, hlc=9)
+    assert (log.segment_count, log.durable_position) == (2, (4, 4))
     return log
 
 
@@ -246,13 +246,14 @@ def test_markers_at_the_end_of_a_segment_count_when_the_next_one_lost_its_own() 
         await marked_and_rolled(disk)
         lost(disk, 4)
         again = opened(disk, SMALL, durable_end=4)
-        assert (again.position, starts(again)) == ((3, 4), [(1, 0), (2, 4), (3, 4)])
+        known = [(1, 0), (2, 4), (3, 4), (4, 4)]
+        assert (again.position, starts(again)) == ((4, 4), known)
         # And the next one gets them anew, so that what follows them is never without them.
-        put(again, [record(bytes(10))], epoch=3)
+        put(again, [record(bytes(10))], epoch=4)
         first = disk.live[f"{DIRECTORY}/{0:020d}.log"]
-        del first.live[-2 * HEADERS_SIZE :]
+        del first.live[-3 * HEADERS_SIZE :]
         last = opened(disk, SMALL, durable_end=4)
-        assert (last.position, starts(last)) == ((3, 5), [(1, 0), (2, 4), (3, 4)])
+        assert (last.position, starts(last)) == ((4, 5), known)
 
     asyncio.run(scenario())
 

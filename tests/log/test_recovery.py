@@ -151,6 +151,19 @@ def test_a_second_write_that_outlived_the_first_does_not_come_back_behind_a_new_
     asyncio.run(scenario())
 
 
+def test_an_entry_of_an_older_epoch_is_not_taken_for_the_next_one() -> None:
+    disk, other = FaultyDisk(), FaultyDisk()
+    for where, epochs in ((disk, (3, 5)), (other, (3, 4, 4))):
+        log = opened(where, SMALL)
+        for epoch in epochs:
+            put(log, [record(b"value")], epoch=epoch)
+    # As if a write of both batches of epoch 4 had failed half way, and this one had come instead.
+    third = entry_positions(other, path(0))[2]
+    content = other.contents()[path(0)][third:]
+    disk.open(path(0)).pwrite([content], third)
+    assert opened(disk, SMALL, durable_end=2).position == (5, 2)
+
+
 def test_a_log_that_ends_before_its_durable_end_is_damaged() -> None:
     disk = made()
     with pytest.raises(CorruptLog, match="ends at offset 40"):

@@ -117,9 +117,7 @@ def _open_segments(
     tail = max(i for i, it in enumerate(segments) if i == 0 or it.base_offset < durable_end)
     for segment, following in itertools.pairwise(segments[: tail + 1]):
         _open_closed(disk, segment, following.base_offset, state.cleaned_end)
-    kept = _open_tail(
-        disk, directory, segments[tail:], state, durable_end, clean=clean, now_ms=now_ms
-    )
+    kept = _open_tail(disk, directory, segments[tail:], durable_end, clean=clean, now_ms=now_ms)
     segments[tail:] = kept
     last = kept[-1]
     if last.index.unsaved >= BLOCK_ROWS:
@@ -212,7 +210,6 @@ def _open_tail(
     disk: Disk,
     directory: str,
     segments: list[Segment],
-    state: LogState,
     durable_end: int,
     *,
     clean: bool,
@@ -224,9 +221,6 @@ def _open_tail(
         segment.activate(_trusted_index(disk, segment, durable_end))
         bad = segment.scan(segment.file.size, now_ms)
         torn = bad is not None and not bad.unwritten
-        if following and bad is None and segment.base_offset < state.cleaned_end:
-            # Its last records may be compacted away, and it was durable before it was compacted.
-            segment.end_offset = following[0].base_offset
         gap = bool(following) and segment.end_offset != following[0].base_offset
         if segment.end_offset < durable_end or (clean and (torn or gap)):
             reason = f"the log ends at offset {segment.end_offset} here, it was longer"
