@@ -36,11 +36,14 @@ METRICS = {
         Metric("start", "Start to first acknowledged message", "s", False),
         Metric("failover", "Longest gap in acknowledgements, leader killed", "s", False),
         Metric("many_create", "Many partitions: created, all replicas in sync", "s", False),
+        Metric("many_used", "Many partitions: and messages to all of them", "s", False),
         Metric("many_idle", "Many partitions: idle, CPU of the busiest node", "%", False),
         Metric("many_idle_all", "Many partitions: idle, CPU of all nodes", "%", False),
         Metric("many_memory", "Many partitions: memory of all nodes", "MiB", False),
         Metric("many_failover", "Many partitions: a node killed, new leaders", "s", False),
-        Metric("many_acknowledged", "Many partitions: and messages to all", "s", False),
+        Metric(
+            "many_acknowledged", "Many partitions: and messages to all, a node less", "s", False
+        ),
         Metric("many_return", "Many partitions: it restarts, all in sync", "s", False),
     )
 }
@@ -144,6 +147,7 @@ class Turn:
             found = jobs.many(self.peer, work.many, work.idle_s, work.settle_s)
             values = {
                 "many_create": found["create_s"],
+                "many_used": found["used_s"],
                 "many_idle": max(found["idle_cpu"]) * 100,
                 "many_idle_all": sum(found["idle_cpu"]) * 100,
                 "many_memory": sum(found["memory_bytes"]) / MIB,
