@@ -33,7 +33,7 @@ HEAL_PATIENCE_S = 60.0
 READ_PATIENCE_S = 15.0
 LONGEST_DELAY_S = 120.0
 # With its only copy damaged a partition never comes back: no use to wait long.
-HOPELESS_PATIENCE_S = 3.0
+HOPELESS_PATIENCE_S = 2.0
 CLEAN_RUNS_KEPT = 5
 
 Say = Callable[[str], None]
