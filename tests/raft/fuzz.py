@@ -54,7 +54,7 @@ class Run:
         self.pace = rng.choice((0.03, 0.1, 0.3))
         self.dead: list[tuple[Voter, float]] = []
         share = rng.choice((0.2, 0.4, 0.7))
-        churn = [self.kill, self.cut_power, self.isolate, self.split, self.campaign]
+        churn = [self.kill, self.cut_power, self.isolate, self.split, self.duel]
         self.faults = [rng.choice(churn), *(it for it in self.kinds() if rng.random() < share)]
         if rng.random() < 0.5:
             self.faults.append(self.retarget)
@@ -72,7 +72,7 @@ class Run:
         return [
             self.kill, self.cut_power, self.cut_all_power, self.pause, self.isolate, self.split,
             self.one_way, self.wipe, self.retarget, self.hand_over, self.retire,
-            self.lose_leader, self.campaign,
+            self.lose_leader, self.campaign, self.duel,
         ]  # fmt: skip
 
     def go(self) -> None:
@@ -241,11 +241,20 @@ class Run:
 
     def campaign(self, member: Member) -> None:
         """An order to take over that comes at any time: nothing may depend on its not coming."""
-        everybody = list(self.cluster.members.values())
-        for it in everybody if self.rng.random() < 0.5 else [member]:
-            if it.up and not it.paused:
-                it.group.handed(self.cluster.now, it.group.term)
-                it.carry_out()
+        if member.up and not member.paused:
+            member.group.handed(self.cluster.now, member.group.term)
+            member.carry_out()
+
+    def duel(self, member: Member) -> None:
+        """All stand at once, and one whom they ask has been gone for a moment."""
+        for it in self.cluster.members.values():
+            self.campaign(it)
+        self.cluster.later(self.rng.expovariate(30.0), None, lambda: self.blink(member))
+
+    def blink(self, member: Member) -> None:
+        if member.up and not member.flush_os:
+            member.stop(power=True)
+            self.cluster.later(self.rng.expovariate(50.0), None, lambda: self.start(member))
 
     def retire(self, member: Member) -> None:
         """Old records go; never what is not committed, nor what is not durable."""

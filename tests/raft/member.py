@@ -73,7 +73,8 @@ class Member:
         self.outbox: list[tuple[int, Message]] = []
         self.saving = self.syncing = False
         self.contacts: dict[int, Contact] = {}
-        self.fetching = 0
+        self.asked: dict[int, Position] = {}
+        """Fetches under way, and from where."""
         self.heard_at = -NEVER
         self.next_tick = NEVER
         self.log.kept = self.noted
@@ -223,6 +224,7 @@ class Member:
             self.announce()
         elif isinstance(role, Follower):
             self.heard_at = self.cluster.now
+            self.asked.clear()
             self.fetch()
 
     def announce(self) -> None:
@@ -265,11 +267,11 @@ class Member:
         role = self.group.role
         if isinstance(role, Follower):
             self.cluster.fetches += 1
-            self.fetching = self.cluster.fetches
+            self.asked[self.cluster.fetches] = self.log.position
             self.send(
                 role.leader,
                 Fetch(
-                    self.fetching,
+                    self.cluster.fetches,
                     self.me,
                     self.group.term,
                     self.log.position,
@@ -313,7 +315,8 @@ class Member:
 
     def follow(self, answer: Fetched) -> None:
         group, now = self.group, self.cluster.now
-        if answer.number != self.fetching or not isinstance(group.role, Follower):
+        position = self.asked.pop(answer.number, None)
+        if position is None or not isinstance(group.role, Follower):
             return
         verdict = answer.verdict
         if isinstance(verdict, NotLeader):
@@ -325,13 +328,16 @@ class Member:
         if answer.epoch != group.term:
             return
         self.heard_at = now
+        is_current = position == self.log.position
         if isinstance(verdict, InStep):
-            for entry in answer.entries:
+            for entry in answer.entries if is_current else []:
                 self.log.append(entry)
             group.told(answer.high_watermark)
             if not answer.entries:
                 return
             self.sync()
+        elif not is_current:
+            return  # was asked before the log was cut
         elif isinstance(verdict, Diverging):
             group.diverged(*verdict)
         else:

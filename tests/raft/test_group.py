@@ -16,7 +16,6 @@ from sapwood.raft import (
     Contact,
     Diverging,
     Elected,
-    Follower,
     Group,
     HandOver,
     HardState,
@@ -25,6 +24,7 @@ from sapwood.raft import (
     NotLeader,
     Position,
     Progress,
+    Prospective,
     RaftViolation,
     Save,
     Timing,
@@ -220,9 +220,43 @@ def test_a_replica_that_is_told_of_a_leader_it_cannot_reach_asks_less_and_less_o
         group.tick(now)
         attempts += 1
         group.vote_answered(now, VoteAnswer(0, ONE, granted=False, pre=True, leader=2))
-        assert isinstance(group.role, Follower)
         group.leader_lost(now)
     assert attempts < 70
+
+
+def test_a_leader_that_was_lost_is_followed_again_when_it_speaks_or_others_follow_it_for_long() -> (
+    None
+):
+    def lost() -> Group:
+        group, _ = group_of()
+        group.announced(0.0, 2, 1)
+        group.leader_lost(1.0)
+        return group
+
+    hearsay = VoteAnswer(1, ONE, granted=False, pre=True, leader=2)
+    group = lost()
+    group.vote_answered(1.9, hearsay)
+    assert group.leader == NOBODY
+    group.vote_answered(2.1, hearsay)
+    assert group.leader == 2
+    group = lost()
+    group.vote_answered(1.1, hearsay._replace(voter=TWO))
+    assert group.leader == 2
+    group = lost()
+    group.vote_answered(1.1, hearsay._replace(leader=1, term=2))
+    assert group.leader == 1
+
+
+def test_of_two_that_ask_each_other_whether_they_would_win_one_steps_back() -> None:
+    zero, _ = group_of(ZERO)
+    one, _ = group_of(ONE)
+    zero.tick(0.0)
+    one.tick(0.1)
+    assert zero.vote_asked(0.1, Vote(0, ONE, START, pre=True)).granted
+    assert isinstance(zero.role, Prospective)
+    assert one.vote_asked(0.1, Vote(0, ZERO, START, pre=True)).granted
+    assert isinstance(one.role, Unattached)
+    assert one.deadline > 0.1 + Timing().round_s
 
 
 # -- leading

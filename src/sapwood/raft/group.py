@@ -88,6 +88,8 @@ class Group:
         self._effects: list[Effect] = []
         self._tried = 0
         """Attempts at an election since a leader was heard of."""
+        self._lost = (NOBODY, 0, NEVER)
+        """The leader that was lost last, its epoch, and when."""
         self._is_needed = False
         """Has no vote by its own log, but others can't do without it: see `_refused_a_vote`."""
         self.state = state
@@ -190,6 +192,7 @@ class Group:
     def leader_lost(self, now: float) -> None:
         """The link to the leader is dead."""
         if isinstance(self.role, Follower):
+            self._lost = (self.role.leader, self.term, now)
             self._become(Unattached(self._standing(now)))
 
     def leader_refused(self, now: float) -> None:
@@ -206,6 +209,8 @@ class Group:
                 # and nobody who is led would elect it: it would be left out for good.
                 self._enter(vote.term, now + self.timing.stagger_s + self._turn())
             granted = vote.term >= self.term and not self._is_led(now) and self._may_lead(vote)
+            if granted:
+                self._make_way(now, vote)
         else:
             if vote.term > self.term:
                 self._enter(vote.term, now + self.timing.round_s + self._turn())
@@ -227,7 +232,8 @@ class Group:
         if answer.term > self.term:
             self._enter(answer.term, now + self.timing.stagger_s + self._turn())
         if answer.leader != NOBODY:
-            self.announced(now, answer.leader, answer.term)
+            if not self._is_rumour(now, answer):
+                self.announced(now, answer.leader, answer.term)
             return
         role = self.role
         if not answer.granted or answer.voter not in self.voters:
@@ -412,6 +418,28 @@ class Group:
     @property
     def _may_stand(self) -> bool:
         return self.has_vote or self._is_needed
+
+    def _is_rumour(self, now: float, answer: VoteAnswer) -> bool:
+        """Whether somebody only hasn't noticed yet what this replica has: that the leader is gone.
+
+        Two who lose it one after the other would else talk each other into following it again, and
+        again, for as long as each finds out a moment before the other one.
+        """
+        leader, epoch, lost_at = self._lost
+        is_same = (answer.leader, answer.term) == (leader, epoch)
+        is_hearsay = answer.voter.node != leader
+        return is_same and is_hearsay and now < lost_at + self.timing.silence_s
+
+    def _make_way(self, now: float, vote: Vote) -> None:
+        """Give one who would win the time to do so: two who stand together split the votes."""
+        role = self.role
+        if isinstance(role, Unattached):
+            role.deadline = max(role.deadline, now + self.timing.round_s)
+        elif isinstance(role, Prospective):
+            # Of two who ask each other, both must find the same one to be the first.
+            own = (self._log.position, -self.me.node)
+            if (vote.position, -vote.candidate.node) > own:
+                self._become(Unattached(now + self._patience()))
 
     def _refused_a_vote(self, now: float, vote: Vote) -> None:
         """Whoever is asked for a vote and holds more than the one who asks must stand itself.

@@ -70,7 +70,7 @@ class Vote(NamedTuple):
     candidate: Voter
     position: Position
     pre: bool
-    """Only asking whether one would win: changes nothing at the one who is asked."""
+    """Only asking whether one would win: whoever is asked promises nothing."""
 
 
 class VoteAnswer(NamedTuple):
