@@ -7,7 +7,7 @@ is pull-based: followers fetch, the leader answers. Always: one leader per epoch
 the high watermark is durable on a majority and is never cut; a vote is durable before it is told.
 """
 
-from sapwood.raft.group import Group, Timing
+from sapwood.raft.group import Group
 from sapwood.raft.progress import Contact, Progress
 from sapwood.raft.quorum import acknowledged, committed, majority
 from sapwood.raft.roles import (
@@ -19,6 +19,7 @@ from sapwood.raft.roles import (
     Role,
     Unattached,
 )
+from sapwood.raft.timing import Timing
 from sapwood.raft.words import (
     NOBODY,
     START,

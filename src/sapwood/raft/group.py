@@ -9,10 +9,9 @@ second time without one; and a single voter leads without asking anybody.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
 
 from sapwood.raft.change import next_voters
+from sapwood.raft.divergence import compare, meeting_point
 from sapwood.raft.progress import Contact, LastWord, Progress
 from sapwood.raft.quorum import acknowledged, committed, majority, one_step
 from sapwood.raft.roles import (
@@ -26,14 +25,13 @@ from sapwood.raft.roles import (
     Role,
     Unattached,
 )
+from sapwood.raft.timing import Timing
 from sapwood.raft.words import (
     NOBODY,
     START,
     Ask,
-    Behind,
     Changed,
     Committed,
-    Diverging,
     Effect,
     HandOver,
     HardState,
@@ -52,18 +50,6 @@ from sapwood.raft.words import (
 )
 
 TERMS_LEFT_OUT = 1_000_000
-
-
-@dataclass(slots=True, frozen=True)
-class Timing:
-    """In seconds."""
-
-    silence_s: float = 1.0
-    """After this long without a word a node counts as gone."""
-    round_s: float = 0.3
-    """What an election may take before it is tried again."""
-    stagger_s: float = 0.1
-    """Between one successor's attempt and the next one's."""
 
 
 class Group:
@@ -303,7 +289,7 @@ class Group:
         role = self.role
         if not isinstance(role, Elected) or epoch != self.term:
             return NotLeader(self.term, self.leader)
-        verdict = self._compare(position)
+        verdict = compare(self._log, position)
         durable = min(durable, position)
         if not isinstance(verdict, InStep):
             # What it holds counts for nothing. It follows for now; whether it goes on to when it
@@ -380,9 +366,8 @@ class Group:
             self._commit(min(high_watermark, self._log.position.offset))
 
     def meeting_point(self, epoch: int, offset: int) -> Position:
-        """Up to where the own log can agree with one in which that epoch ends there."""
-        own = self._log.end_of_epoch(epoch) if epoch >= 0 else START
-        return START if own.epoch < 0 else Position(own.epoch, min(own.offset, offset))
+        """Where the log is to be cut if the leader says so."""
+        return meeting_point(self._log, epoch, offset)
 
     def diverged(self, epoch: int, offset: int) -> None:
         """The leader knows of the own log only what it held when that epoch ended."""
@@ -454,28 +439,15 @@ class Group:
             self._become(Unattached(now + self._patience()))
 
     def _turn(self) -> float:
-        """Successors stand one after the other, in the voters' order behind the last leader."""
-        nodes = [it.node for it in self.voters]
-        if self.me.node not in nodes:
-            return len(nodes) * self.timing.stagger_s
-        first = nodes.index(self.last_leader) + 1 if self.last_leader in nodes else 0
-        return (nodes.index(self.me.node) - first) % len(nodes) * self.timing.stagger_s
+        return self.timing.turn_s(self.me.node, self.voters, self.last_leader)
+
+    def _patience(self) -> float:
+        return self.timing.patience_s(self.me.node, self.term, self._tried) + self._turn()
 
     def _standing(self, now: float) -> float:
         if not self._may_stand:
             return NEVER
         return now + (self._patience() if self._tried else self._turn())
-
-    def _patience(self) -> float:
-        """How long an attempt may take before the next one.
-
-        Longer each time, and by another amount at each node each time: two that stood together
-        and split the votes must not do so for ever, however long their messages take.
-        """
-        rounds = min(max(self._tried, 1), 4)
-        drawn = blake2b(b"%d %d %d" % (self.me.node, self.term, self._tried), digest_size=4)
-        scatter = int.from_bytes(drawn.digest(), "big") / 2**32
-        return self.timing.round_s * rounds * (1 + scatter) + self._turn()
 
     def _is_led(self, now: float) -> bool:
         return isinstance(self.role, Follower) or self.has_quorum(now)
@@ -517,20 +489,6 @@ class Group:
         self._become(Elected(now))
         self._log.append_marker(self.term)
         self._effects.append(Sync())
-
-    def _compare(self, position: Position) -> Verdict:
-        log = self._log
-        if position.offset < log.start_offset:
-            return Behind()
-        own = log.position
-        if position.epoch < 0:
-            return InStep() if position == START else Diverging(*START)
-        known = own if position.epoch == own.epoch else Position(*log.end_of_epoch(position.epoch))
-        if known.epoch < 0:
-            return Behind() if log.start_offset else Diverging(*START)
-        if known.epoch == position.epoch and position.offset <= known.offset:
-            return InStep()
-        return Diverging(known.epoch, known.offset)
 
     def _recount(self) -> None:
         role = self.role
