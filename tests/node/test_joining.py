@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sapwood.node import identity
+from sapwood.node import identity, joining
 from sapwood.node.config import NodeConfig
 from sapwood.node.identity import Identity
 from sapwood.node.joining import join
@@ -145,6 +145,36 @@ def test_a_newcomer_asks_again_as_the_same_node_while_there_is_no_controller(
 
 
 def test_a_refusal_for_good_is_told_with_its_reason(tmp_path: Path) -> None:
+    keeper = Gatekeeper(refused(ErrorCode.INVALID_REGISTRATION, "node 5 was removed"))
+
+    async def test() -> None:
+        async with cluster(keeper) as address:
+            with pytest.raises(NoMembership, match="node 5 was removed"):
+                await joined(tmp_path, address, node_id=5)
+
+    run(test)
+    assert identity.read(tmp_path) is None
+
+
+def test_a_node_that_lost_its_data_waits_until_the_cluster_no_longer_takes_it_for_its_own_twin(
+    tmp_path: Path,
+) -> None:
+    twin = refused(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "node 5 is alive")
+    keeper = Gatekeeper(twin, twin, ACCEPTED)
+
+    async def test() -> None:
+        async with cluster(keeper) as address:
+            member = await joined(tmp_path, address, node_id=5)
+            assert member.identity.node_id == 5
+
+    run(test)
+    assert len(keeper.asked) == 3
+
+
+def test_a_twin_that_stays_alive_is_a_refusal_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "TWIN_S", 0.2)
     keeper = Gatekeeper(refused(ErrorCode.DUPLICATE_BROKER_REGISTRATION, "node 5 is alive"))
 
     async def test() -> None:

@@ -25,6 +25,9 @@ IMPATIENCE_S = 3.0
 FIRST_PAUSE_S = 0.05
 PAUSE_S = 1.0
 REMINDER_S = 10.0
+# A node that was killed and comes back with an empty directory is taken for its own twin at first:
+# the cluster believes it alive until it has been silent for a while.
+TWIN_S = 10.0
 
 NO_ID = -1
 
@@ -72,6 +75,7 @@ async def join(
 async def _ask(peers: Peers, addresses: list[str], request: Struct) -> Struct:
     loop = asyncio.get_running_loop()
     next_word_at = loop.time() + IMPATIENCE_S
+    is_twin_at = loop.time() + TWIN_S
     pause_s = FIRST_PAUSE_S
     while True:
         reasons = []
@@ -89,8 +93,12 @@ async def _ask(peers: Peers, addresses: list[str], request: Struct) -> Struct:
                 continue
             if not answer.error_code:
                 return answer
-            reason = f"{address}: {answer.error_message or ErrorCode(answer.error_code).name}"
-            if not ErrorCode(answer.error_code).retriable:
+            code = ErrorCode(answer.error_code)
+            reason = f"{address}: {answer.error_message or code.name}"
+            may_be_gone = (
+                code == ErrorCode.DUPLICATE_BROKER_REGISTRATION and loop.time() < is_twin_at
+            )
+            if not code.retriable and not may_be_gone:
                 raise NoMembership(f"the cluster doesn't take this node in: {reason}")
             reasons.append(reason)
         if loop.time() >= next_word_at:
