@@ -74,6 +74,7 @@ REQUESTS: dict[Api, Struct] = {
     Api.DESCRIBE_REPLICAS: Struct(topics=["orders"]),
     Api.CHANGE_CLIENT: Struct(kind=2, action=1, name="reader", topic="orders", partition=3),
     Api.LIST_CLIENTS: Struct(),
+    Api.RESERVE_PRODUCER_IDS: Struct(),
 }
 
 RESPONSES: dict[Api, Struct] = {
@@ -173,6 +174,9 @@ RESPONSES: dict[Api, Struct] = {
     Api.LIST_CLIENTS: Struct(
         producers=[Struct(name="writer", topic="orders", partition=-1)],
         consumers=[Struct(name="reader", topic="orders", partition=3)],
+    ),
+    Api.RESERVE_PRODUCER_IDS: Struct(
+        error_code=0, error_message=None, first_id=1 << 40, next_id=(1 << 40) + 1000
     ),
 }
 

@@ -24,8 +24,9 @@ from sapwood.broker.controlling import Controlling
 from sapwood.broker.fetch import fetch
 from sapwood.broker.forwarding import at_controller, forwarded
 from sapwood.broker.produce import produce
+from sapwood.broker.producer_ids import ProducerIds
 from sapwood.broker.state import BrokerConfig, BrokerState, wall_clock_ms
-from sapwood.broker.store import TOPIC_ID, MetadataStore, ProducerIds
+from sapwood.broker.store import TOPIC_ID, MetadataStore
 from sapwood.metadata import records as r
 from sapwood.metadata.controller import METADATA_TOPIC
 from sapwood.metadata.image import BROKER_RESOURCE, Topic
@@ -144,6 +145,7 @@ _COOKED: dict[Api, Cooked] = {
     Api.DESCRIBE_REPLICAS: status.describe_replicas,
     Api.CHANGE_CLIENT: clients.change,
     Api.LIST_CLIENTS: clients.list_all,
+    Api.RESERVE_PRODUCER_IDS: producers.reserve_producer_ids,
 }
 
 _AT_CONTROLLER = {
@@ -156,7 +158,6 @@ _AT_CONTROLLER = {
     Api.DELETE_TOPICS,
     Api.DESCRIBE_QUORUM,
     Api.INCREMENTAL_ALTER_CONFIGS,
-    Api.INIT_PRODUCER_ID,
     Api.JOIN,
 }
 
@@ -289,7 +290,7 @@ class Broker:
             config=config,
             replicas=replicas,
             store=store,
-            producer_ids=ProducerIds(store),
+            producer_ids=ProducerIds(config.node_id, store, self._peers),
             peers=self._peers,
             entropy=self._entropy,
             data_dir=self._data_dir,
@@ -314,6 +315,7 @@ class Broker:
             await self._enter()
         finally:
             self._has_entered.set()
+        self.state.producer_ids.prepare()
 
     async def _enter(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -337,6 +339,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.state.producer_ids.close()
         await self.state.replicas.close()
         if isinstance(self._peers, Peers):
             await self._peers.close()

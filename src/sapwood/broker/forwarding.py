@@ -21,6 +21,9 @@ ANSWER_S = 30.0
 RETRY_S = 0.05
 _LENGTH_BYTES = 4
 
+_REPEATABLE = {Api.DESCRIBE_QUORUM, Api.JOIN}
+"""Carried out twice they do what they do once, so another controller may be asked the same."""
+
 Response = list[Buffer] | None
 Handler = Callable[[BrokerState, Request], Response | Awaitable[Response]]
 
@@ -63,11 +66,9 @@ async def _forward(state: BrokerState, request: Request, handler: Handler) -> Re
         controller = state.store.controller_id
         if controller not in (-1, state.config.node_id):
             try:
-                answer = await state.peers.request(
-                    controller, Api.FORWARD, message, timeout_s=ANSWER_S
-                )
+                answer = await _ask(state, controller, message)
             except PeerUnreachable as error:
-                if not error.refused:
+                if not error.refused and request.header.api_key not in _REPEATABLE:
                     break  # it may have been carried out: the client has to look
             else:
                 if answer.error_code == ErrorCode.NONE:
@@ -79,15 +80,29 @@ async def _forward(state: BrokerState, request: Request, handler: Handler) -> Re
     return await answered if isinstance(answered, Awaitable) else answered
 
 
+async def _ask(state: BrokerState, controller: int, message: Struct) -> Struct:
+    """Its answer. One that lost the lead, cut off from the others, is not waited for any longer."""
+    asking = asyncio.ensure_future(
+        state.peers.request(controller, Api.FORWARD, message, timeout_s=ANSWER_S)
+    )
+    try:
+        while not asking.done():
+            await asyncio.wait({asking}, timeout=RETRY_S)
+            if not asking.done() and state.store.controller_id != controller:
+                raise PeerUnreachable(f"node {controller} is not the controller any more")
+        return asking.result()
+    finally:
+        asking.cancel()
+
+
 async def ask_controller(state: BrokerState, creation: Struct) -> None:
     """Have topics created; whether that worked shows in the metadata."""
     api = Api.CREATE_TOPICS
     version = codec_versions(api)[1]
     frame = b"".join(encode_request_frame(api, version, 0, None, creation))[_LENGTH_BYTES:]
     message = Struct(listener="", address="", principal=None, frame=frame)
-    controller = state.store.controller_id
     with contextlib.suppress(PeerUnreachable):
-        await state.peers.request(controller, Api.FORWARD, message, timeout_s=ANSWER_S)
+        await _ask(state, state.store.controller_id, message)
 
 
 async def forwarded(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sapwood.broker.store import MetadataStore, ProducerIds
+from sapwood.broker.producer_ids import ProducerIds
+from sapwood.broker.store import MetadataStore
 from sapwood.metadata import configs
 from sapwood.metadata.controller import check_partition, find_topic
 from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Node, Topic

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import msgspec
 from crc32c import crc32c
 
-from sapwood.metadata import controller
 from sapwood.metadata import records as r
 from sapwood.metadata.image import Image
 from sapwood.replica import Disk, Partition, replace_file
@@ -266,28 +265,3 @@ class MetadataStore:
             lambda: replace_file(self._disk, self._snapshot_path, [data])
         )
         self._snapshotting.add_done_callback(written)
-
-
-class ProducerIds:
-    """Ids given out of reserved blocks: one record in the metadata log serves a thousand."""
-
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
-        self._next = 0
-        self._end = 0
-        self._epoch = -1
-
-    async def take(self) -> int:
-        """The next id; only the active controller gives them out."""
-        async with self._store.changing() as image:
-            epoch = self._store.partition.leader_epoch
-            if self._next == self._end or self._epoch != epoch:
-                first = image.next_producer_id
-                record = controller.reserve_producer_ids(image)
-                await self._store.commit([record])
-                self._next, self._end, self._epoch = first, record.next_id, epoch
-            elif not self._store.is_controller:
-                raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node is not the active controller")
-            taken = self._next
-            self._next += 1
-            return taken

@@ -112,6 +112,7 @@ class Api(enum.IntEnum):
     DESCRIBE_REPLICAS = 20010
     CHANGE_CLIENT = 20011
     LIST_CLIENTS = 20012
+    RESERVE_PRODUCER_IDS = 20013
 
 
 # lowest version, highest version, first flexible version
@@ -218,6 +219,7 @@ _VERSIONS: dict[int, tuple[int, int, int]] = {
     Api.DESCRIBE_REPLICAS: (0, 0, 0),
     Api.CHANGE_CLIENT: (0, 0, 0),
     Api.LIST_CLIENTS: (0, 0, 0),
+    Api.RESERVE_PRODUCER_IDS: (0, 0, 0),
 }
 
 

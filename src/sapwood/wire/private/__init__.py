@@ -27,5 +27,9 @@ MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
     ),
     (Api.CHANGE_CLIENT, 0): (clients.ChangeClientRequest, clients.ChangeClientResponse),
     (Api.LIST_CLIENTS, 0): (clients.ListClientsRequest, clients.ListClientsResponse),
+    (Api.RESERVE_PRODUCER_IDS, 0): (
+        clients.ReserveProducerIdsRequest,
+        clients.ReserveProducerIdsResponse,
+    ),
     (Api.DESCRIBE_REPLICAS, 0): (status.DescribeReplicasRequest, status.DescribeReplicasResponse),
 }

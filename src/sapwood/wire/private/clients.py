@@ -1,6 +1,6 @@
-"""Producers and consumers that the cluster knows by name."""
+"""Producers and consumers that the cluster knows by name, and ids for those that it does not."""
 
-from sapwood.wire.private.words import Message, int8, int16, int32, string
+from sapwood.wire.private.words import Message, int8, int16, int32, int64, string
 
 
 class ChangeClientRequest(Message):
@@ -31,3 +31,16 @@ class KnownClient(Message):
 class ListClientsResponse(Message):
     producers: tuple[KnownClient, ...] = ()
     consumers: tuple[KnownClient, ...] = ()
+
+
+class ReserveProducerIdsRequest(Message):
+    pass
+
+
+class ReserveProducerIdsResponse(Message):
+    """From the first to before the next."""
+
+    error_code: int = int16(0)
+    error_message: str | None = string(None)
+    first_id: int = int64(0)
+    next_id: int = int64(0)
