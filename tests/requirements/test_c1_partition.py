@@ -1,5 +1,7 @@
 """C1, the core's part: the majority's side goes on, the minority's refuses, then all agree."""
 
+from confluent_kafka import TopicPartition
+
 import sapwood
 from sapwood.wire.errors import ErrorCode
 from sapwood.wire.records import encode_batch
@@ -40,3 +42,28 @@ def test_c1_the_majority_goes_on_through_a_network_partition() -> None:
         read = [it.value for it in judge.consume("e8", len(BEFORE) + 2, timeout_s=30)]
         assert read[: len(BEFORE)] == [it.value for it in BEFORE]
         assert read[len(BEFORE) :] == [b"the majority goes on", b"healed"]
+
+
+def test_c1_clients_that_know_nobody_but_a_node_that_is_cut_off_come_to_the_majority() -> None:
+    with sapwood.Cluster(nodes=3, proxied=True, topics={"e8": 1}) as cluster:
+        cut_off = cluster.leader("e8")
+        address = cluster.address(cut_off)
+        assert attempt(address, b"before", 30_000) is None
+        reader = Confluent(address).consumer()
+        reader.assign([TopicPartition("e8", 0, 0)])
+        read: list[bytes | None] = []
+
+        def has_read(count: int) -> bool:
+            message = reader.poll(0.1)
+            if message is not None and message.error() is None:
+                read.append(message.value())
+            return len(read) >= count
+
+        try:
+            eventually(lambda: has_read(1), 30)
+            cluster.isolate(cut_off)
+            eventually(lambda: attempt(address, b"after", 10_000) is None, 40)
+            eventually(lambda: has_read(2), 40)
+        finally:
+            reader.close()
+        assert read == [b"before", b"after"]

@@ -72,7 +72,7 @@ class _Attempt:
         self.message = message
         self.read_bytes = 0
         self.is_enough = False
-        self._may_wait = False
+        self._may_wait = self._is_alone = False
         self._rack = getattr(message, "rack_id", "")
         self._endpoints: dict[int, Struct] = {}
         self._topics = [
@@ -90,11 +90,14 @@ class _Attempt:
         ]
 
     def encode(self, topics: list[Struct]) -> list[Buffer]:
+        if self._is_alone and not self.read_bytes:
+            self.request.connection.finish()
         return _encode(self.request, ErrorCode.NONE, topics, list(self._endpoints.values()))
 
     def read(self, *, may_wait: bool = False) -> list[Struct]:
         """Fill a response, and note whether it need not wait any longer."""
         self._may_wait = may_wait
+        self._is_alone = False
         self.read_bytes = 0
         self.is_enough = not self._topics
         budget = max(0, min(self.message.max_bytes, self.state.config.max_fetch_bytes))
@@ -137,7 +140,9 @@ class _Attempt:
             partition.check_confirmed()
         elif not self._rack:
             topic = find_topic(self.state.image, None, partition.topic_id)
-            if not reads_alone(self.state, topic, partition.index):
+            if reads_alone(self.state, topic, partition.index):
+                self._is_alone = True
+            else:
                 partition.check_leads()
         return True
 

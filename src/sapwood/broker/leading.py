@@ -18,6 +18,10 @@ def reads_alone(state: BrokerState, topic: Topic, index: int) -> bool:
 
     What is committed stays readable without a quorum. Not at once: a node that was asleep first
     has to find out whether it has missed an election.
+
+    Such a node may be the one that is cut off, while the others go on, and its clients may know
+    nobody else: they are answered and then sent away, writers always, readers if there was nothing
+    for them. Else they would ask this node for ever, and be told about nobody but itself.
     """
     partition = state.replicas.find(topic.topic_id, index)
     return (

@@ -2,9 +2,10 @@
 
 import asyncio
 
-from sapwood.broker.leading import leader_of
+from sapwood.broker.leading import leader_of, reads_alone
 from sapwood.broker.refusal import refuse
 from sapwood.broker.state import BrokerState
+from sapwood.metadata.controller import find_topic
 from sapwood.replica import OnCommitted
 from sapwood.server import Request
 from sapwood.wire.apis import Api
@@ -73,6 +74,8 @@ def _append(
         answer.has_failed = True
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             answer.point_to_leader(state, request, topic, topic_id, data.index, result)
+            if reads_alone(state, find_topic(state.image, topic, topic_id), data.index):
+                request.connection.finish()
         if done is not None:
             done(error)
     else:
