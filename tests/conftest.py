@@ -1,5 +1,6 @@
 """Fixtures for tests that talk to a running node."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="HOST:PORT",
         help="run the judges against this broker; with Apache Kafka this judges the judges",
     )
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the clients that a folder's tests have dropped.
+
+    Until they are collected they go on knocking where their broker was, and by then another test
+    may listen there.
+    """
+    if nextitem is not None and nextitem.path.parent != item.path.parent:
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

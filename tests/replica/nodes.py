@@ -42,6 +42,11 @@ def echo(request: Request) -> list[Buffer]:
     return answer(request, asked(request))
 
 
+def connections(server: Server) -> int:
+    """Of nodes, each of which proves in two steps who it is; strangers may knock, too."""
+    return server.counters.requests_total.get(Api.AUTHENTICATE, 0) // 2
+
+
 class Cluster:
     """Node 1's Peers, and the servers of the nodes that it may reach."""
 

@@ -14,6 +14,7 @@ from tests.replica.nodes import (
     PATIENCE_S,
     asked,
     cluster,
+    connections,
     echo,
     failure_of,
     free_address,
@@ -57,7 +58,7 @@ def test_the_loss_of_the_data_connection_leaves_control_alone(run: Run) -> None:
             desk.futures[0].set_result(echo(desk.requests[0]))
             assert await control == b"control"
             assert nodes.told == ["2 connected"]
-            assert server.counters.connections_total == 2
+            assert connections(server) == 2
 
     run(scenario())
 
@@ -117,7 +118,7 @@ def test_a_node_that_moved_is_found_at_its_new_address(run: Run) -> None:
             await first.close(grace_s=0)
             await until(lambda: nodes.told[-1:] == ["2 connected"] and len(nodes.told) == 3)
             assert await nodes.ask(b"there") == b"there"
-            assert nodes.servers[2].counters.connections_total == 1
+            assert connections(nodes.servers[2]) == 1
 
     run(scenario())
 
@@ -142,7 +143,7 @@ def test_the_loss_of_one_node_does_not_disturb_another(run: Run) -> None:
             await nodes.servers[2].close(grace_s=0)
             await until(lambda: "2 gone" in nodes.told)
             assert await nodes.ask(b"still", 3) == b"still"
-            assert nodes.servers[3].counters.connections_total == 1
+            assert connections(nodes.servers[3]) == 1
 
     run(scenario())
 
@@ -166,7 +167,7 @@ def test_a_request_that_is_answered_too_late_fails_alone(run: Run) -> None:
             assert "not answered within 0.05 s" in str(await failure_of(late))
             desk.futures[0].set_result(echo(desk.requests[0]))
             assert await nodes.ask(b"after") == b"after"
-            assert server.counters.connections_total == 1
+            assert connections(server) == 1
 
     run(scenario())
 

@@ -19,6 +19,7 @@ from tests.replica.nodes import (
     answer,
     asked,
     cluster,
+    connections,
     echo,
     failure_of,
     forwarded,
@@ -39,7 +40,7 @@ def test_a_node_asks_another_one_that_knows_who_asks(run: Run) -> None:
             assert await nodes.ask(b"hello") == b"1 says hello"
             assert await nodes.ask(b"again") == b"1 says again"
             assert nodes.told == ["2 connected"]
-            assert server.counters.connections_total == 1
+            assert connections(server) == 1
 
     run(scenario())
 
@@ -50,7 +51,7 @@ def test_control_and_data_are_two_connections_and_both_are_kept(run: Run) -> Non
             server = await nodes.serve(echo)
             for _ in range(3):
                 await asyncio.gather(nodes.ask(b"control"), nodes.ask(b"data", data=True))
-            assert server.counters.connections_total == 2
+            assert connections(server) == 2
             assert nodes.told == ["2 connected"]
 
     run(scenario())
@@ -85,7 +86,7 @@ def test_thousands_of_concurrent_requests_share_a_connection(run: Run) -> None:
             server = await nodes.serve(handler)
             texts = [b"%d" % number for number in range(3000)]
             assert await asyncio.gather(*map(nodes.ask, texts)) == [text * 2 for text in texts]
-            assert server.counters.connections_total == 1
+            assert connections(server) == 1
 
     run(scenario())
 
@@ -149,7 +150,7 @@ def test_a_request_that_is_cancelled_leaves_the_connection_to_the_others(run: Ru
                 desk.futures[index].set_result(echo(desk.requests[index]))
             assert await other == b"other"
             assert cancelled.cancelled()
-            assert server.counters.connections_total == 1
+            assert connections(server) == 1
 
     run(scenario())
 
@@ -333,6 +334,6 @@ def test_garbage_ends_the_connection_and_the_next_request_gets_a_new_one(
                 assert "can't be understood" in str(failure)
                 assert not failure.refused
             assert await nodes.ask(b"after") == b"after"
-            assert server.counters.connections_total == 2
+            assert connections(server) == 2
 
     run(scenario())
