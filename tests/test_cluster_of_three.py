@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 import sapwood
+from chaos.direct import Direct
 from sapwood.client import KafkaClient, KafkaError
 from sapwood.client.offsets import EARLIEST
 from sapwood.node import identity
@@ -163,3 +164,14 @@ def test_a_node_without_a_quorum_can_be_started_asked_and_stopped(
 
     assert eventually(says_of_itself) == [(0, False)]
     assert three.stop(0) == 0
+
+
+def test_whoever_asks_for_the_leader_as_soon_as_it_has_died_is_told_of_the_next_one() -> None:
+    with sapwood.Cluster(nodes=3, topics={"orders": 1}) as cluster:
+        dead = cluster.leader("orders")
+        other = next(index for index in cluster.nodes if index != dead)
+        with Direct(cluster.address(other), timeout_s=10) as direct:
+            assert direct.partitions(["orders"])["orders", 0].leader == dead
+            cluster.kill(dead)
+            eventually(lambda: f"lost node {dead}" in cluster.log(other), every_s=0.001)
+            assert direct.partitions(["orders"])["orders", 0].leader not in (dead, -1)

@@ -316,3 +316,23 @@ def test_closing_fails_what_waits_and_all_that_comes_later(run: Run) -> None:
                 await nodes.peers.close()
 
     run(scenario())
+
+
+def test_it_is_known_since_when_a_node_is_away(run: Run) -> None:
+    async def scenario() -> None:
+        async with cluster() as nodes:
+            server = await nodes.serve(echo)
+            assert nodes.peers.lost_for_s(2) is None
+            await nodes.ask(b"hello")
+            assert nodes.peers.lost_for_s(2) is None
+            address = nodes.addresses[2]
+            await server.close(grace_s=0)
+            await until(lambda: nodes.told[-1] == "2 gone")
+            first = nodes.peers.lost_for_s(2)
+            assert first is not None
+            await until(lambda: (nodes.peers.lost_for_s(2) or 0.0) > first)
+            await nodes.serve(echo, listener=Listener("kafka", *address))
+            await nodes.ask(b"back")
+            assert nodes.peers.lost_for_s(2) is None
+
+    run(scenario())

@@ -1,8 +1,14 @@
 """Metadata, DescribeCluster, DescribeTopicPartitions, DescribeLogDirs: who and what is there."""
 
+import asyncio
 import shutil
 
-from sapwood.broker.leading import current_leader
+from sapwood.broker.leading import (
+    ELECTION_S,
+    current_leader,
+    is_between_leaders,
+    is_led_elsewhere,
+)
 from sapwood.broker.state import BrokerState
 from sapwood.broker.topics import NO_TOPIC_ID, create_missing
 from sapwood.metadata.controller import check_topic_name
@@ -15,6 +21,9 @@ BROKER_ENDPOINTS = 1
 FIRST_VERSION_BY_ID = 12
 """Of Metadata. Two versions before it have an id in the request and can't answer by it."""
 MAX_PARTITIONS_PER_PAGE = 2000
+ELECTION_LOOK_S = 0.01
+NEWS_S = 0.005
+"""The end of a process is heard of by its clients and by other nodes not much further apart."""
 # Bits by Kafka's numbers of operations; without ACLs everybody may do whatever there is to do.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
@@ -29,6 +38,7 @@ async def metadata(state: BrokerState, request: Request, message: Struct) -> Str
         if may_create and state.config.auto_create_topics:
             names = [topic.name for topic in wanted if getattr(topic, "name", None)]
             await create_missing(state, names)
+        await _elections(state, wanted)
         topics = [_metadata_of(state, topic) for topic in wanted]
         if request.header.api_version < FIRST_VERSION_BY_ID:
             for topic in topics:
@@ -47,6 +57,25 @@ async def metadata(state: BrokerState, request: Request, message: Struct) -> Str
     return answer
 
 
+async def _elections(state: BrokerState, wanted: list[Struct]) -> None:
+    """Wait for the outcome of those that are going on.
+
+    Clients look for a new leader as soon as they lose the old one, which is before anybody can be
+    elected, and even before this node has heard of it. Told about the old one, librdkafka asks
+    again only after a second.
+    """
+    loop = asyncio.get_running_loop()
+    found = [topic for it in wanted if (topic := _find(state, it)[0]) is not None]
+    places = [(topic, index) for topic in found for index in range(len(topic.partitions))]
+    if any(is_led_elsewhere(state, *place) for place in places):
+        await asyncio.sleep(NEWS_S)
+    deadline = loop.time() + ELECTION_S
+    while any(is_between_leaders(state, *place) for place in places):
+        if loop.time() >= deadline:
+            return
+        await asyncio.sleep(ELECTION_LOOK_S)
+
+
 def _authorize(topics: list[Struct]) -> None:
     for topic in topics:
         if not topic.error_code:
@@ -54,18 +83,20 @@ def _authorize(topics: list[Struct]) -> None:
 
 
 def _metadata_of(state: BrokerState, wanted: Struct) -> Struct:
-    name = wanted.name
-    topic_id = getattr(wanted, "topic_id", NO_TOPIC_ID)
-    if name is None or topic_id != NO_TOPIC_ID:  # with an id, Java's Admin sends an empty name
-        name = None
-        topic = state.image.topics_by_id.get(topic_id)
-        code = ErrorCode.UNKNOWN_TOPIC_ID
-    else:
-        topic = state.image.topics.get(name)
-        code = _why_missing(name)
+    topic, name = _find(state, wanted)
     if topic is not None:
         return _topic_metadata(state, topic)
+    code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else _why_missing(name)
+    topic_id = getattr(wanted, "topic_id", NO_TOPIC_ID)
     return Struct(error_code=int(code), name=name, topic_id=topic_id, partitions=[])
+
+
+def _find(state: BrokerState, wanted: Struct) -> tuple[Topic | None, str | None]:
+    """The topic, and the name by which it was asked for; no name if it was by its id."""
+    topic_id = getattr(wanted, "topic_id", NO_TOPIC_ID)
+    if wanted.name is None or topic_id != NO_TOPIC_ID:  # with an id, Java sends an empty name
+        return state.image.topics_by_id.get(topic_id), None
+    return state.image.topics.get(wanted.name), wanted.name
 
 
 def _why_missing(name: str) -> ErrorCode:

@@ -9,6 +9,8 @@ from sapwood.server import Request
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import KafkaError
 
+ELECTION_S = 1.5
+"""An election takes no longer, unless too few can vote."""
 READ_ALONE_AFTER = 2.0
 """So many silences without a leader, and a replica lets people read what is committed."""
 
@@ -45,6 +47,20 @@ def current_leader(state: BrokerState, topic: Topic, index: int) -> tuple[int, i
         if partition is None or not partition.leads:
             return -1, epoch  # it led once, and who does now has yet to be heard of
     return (known.leader, epoch) if state.is_alive(known.leader) else (-1, epoch)
+
+
+def is_led_elsewhere(state: BrokerState, topic: Topic, index: int) -> bool:
+    known = state.leadership(topic, index)
+    return known is not None and known.leader != state.config.node_id
+
+
+def is_between_leaders(state: BrokerState, topic: Topic, index: int) -> bool:
+    """Whether the leader was lost a moment ago, so that another one is about to be elected."""
+    known = state.leadership(topic, index)
+    if known is None or not is_led_elsewhere(state, topic, index):
+        return False
+    lost_for_s = state.peers.lost_for_s(known.leader)
+    return lost_for_s is not None and lost_for_s < ELECTION_S
 
 
 def leader_of(

@@ -192,6 +192,7 @@ class _Peer:
     data: _Lane = field(default_factory=_Lane)
     failures: int = 0  # in a row
     not_before: float = 0.0
+    lost_at: float = 0.0
     failure: PeerUnreachable | None = None
 
     def failed(self, lane: _Lane, failure: PeerUnreachable, now: float) -> None:
@@ -270,6 +271,13 @@ class Peers:
             return await link.ask(api, message, max(0.0, deadline - loop.time()))
         finally:
             link.part("it is no longer needed")
+
+    def lost_for_s(self, node: int) -> float | None:
+        """Since when the node can't be reached any more; None if it can, or never was tried."""
+        peer = self._peers.get(node)
+        if peer is None or peer.state not in (_State.LOST, _State.GONE):
+            return None
+        return asyncio.get_running_loop().time() - peer.lost_at
 
     async def close(self) -> None:
         """At once: what isn't answered fails, and so does every later request."""
@@ -384,6 +392,8 @@ class Peers:
         self._tell_lost(peer, lane, refused=False)
 
     def _tell_lost(self, peer: _Peer, lane: _Lane, *, refused: bool) -> None:
+        if peer.state not in (_State.LOST, _State.GONE):
+            peer.lost_at = asyncio.get_running_loop().time()
         if refused and peer.state is not _State.GONE:
             peer.state = _State.GONE
         elif lane is peer.control and peer.state in (_State.UNKNOWN, _State.CONNECTED):

@@ -72,6 +72,9 @@ class NoPeers:
     ) -> Struct:
         raise PeerUnreachable(f"node {node} is unknown here")
 
+    def lost_for_s(self, node: int) -> float | None:
+        return None
+
 
 def directory_name(topic: str, topic_id: bytes, index: int) -> str:
     """The id decides, the name is for people. Cut, since a file name has 255 bytes at most."""
