@@ -11,6 +11,8 @@ from sapwood.wire.errors import KafkaError
 
 ELECTION_S = 1.5
 """An election takes no longer, unless too few can vote."""
+SUSPECT_AFTER = 0.5
+"""This part of a silence, which is several heartbeats, and a leader is probably gone."""
 READ_ALONE_AFTER = 2.0
 """So many silences without a leader, and a replica lets people read what is committed."""
 
@@ -55,10 +57,15 @@ def is_led_elsewhere(state: BrokerState, topic: Topic, index: int) -> bool:
 
 
 def is_between_leaders(state: BrokerState, topic: Topic, index: int) -> bool:
-    """Whether the leader was lost a moment ago, so that another one is about to be elected."""
+    """Whether the leader seems to be lost, so that another one is about to be elected."""
     known = state.leadership(topic, index)
     if known is None or not is_led_elsewhere(state, topic, index):
         return False
+    partition = state.replicas.find(topic.topic_id, index)
+    if partition is not None and not partition.has_leader:
+        return partition.leaderless_s() < ELECTION_S
+    if state.replicas.exchange.silent_for_s(known.leader) > SUSPECT_AFTER * state.silence_s:
+        return True
     lost_for_s = state.peers.lost_for_s(known.leader)
     return lost_for_s is not None and lost_for_s < ELECTION_S
 

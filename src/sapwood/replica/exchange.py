@@ -119,6 +119,11 @@ class Exchange:
         session = self._sessions.get(node)
         return session.heard_at if session is not None else float("-inf")
 
+    def silent_for_s(self, node: int) -> float:
+        """For how long the node, as a leader of anything here, has not been heard of."""
+        link = self._links.get(node)
+        return link.silent_for_s if link is not None else 0.0
+
     # -- from the partitions (their host's network half) -------------------------------------
 
     def role_changed(self, partition: Partition) -> None:

@@ -72,6 +72,11 @@ class LeaderLink:
         self._retry_at = 0.0
         self._is_suspect = False
 
+    @property
+    def silent_for_s(self) -> float:
+        """Since its last answer, as long as anything is followed there."""
+        return self._loop.time() - self._heard_at if self.groups else 0.0
+
     def follow(self, partition: Partition) -> None:
         key = partition.key
         is_first = not self.groups
