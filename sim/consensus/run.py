@@ -1,4 +1,4 @@
-"""Runs of a cluster under faults drawn from a seed, then healing: `python -m tests.raft.fuzz`.
+"""Runs of a cluster under faults drawn from a seed, then healing: `python -m sim.consensus.run`.
 
 Each seed draws which kinds of faults it has at all, so that a fault that hides another bug is often
 absent. Wipes are drawn only while a majority of every configuration in any log stays alive: the
@@ -25,9 +25,9 @@ from sapwood.raft import (
     Voters,
     majority,
 )
-from tests.raft.cluster import Cluster, Weather
-from tests.raft.member import Member
-from tests.raft.memory import Broken
+from sim.consensus.cluster import Cluster, Weather
+from sim.consensus.member import Member
+from sim.consensus.memory import Broken
 
 FAULTS_S = 20.0
 ROUNDS = 10

@@ -1,4 +1,4 @@
-"""The short form of the simulation; `python -m tests.raft.fuzz --seeds N` is the long one."""
+"""The short form of the simulation; `python -m sim.consensus.run --seeds N` is the long one."""
 
 import os
 import subprocess
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.raft.fuzz import Run, failure
-from tests.raft.member import Member
-from tests.raft.planted import MEMBERS, PATCHES
+from sim.consensus.member import Member
+from sim.consensus.planted import MEMBERS, PATCHES
+from sim.consensus.run import Run, failure
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +31,7 @@ def test_a_planted_bug_is_found_within_five_hundred_seeds(bug: str) -> None:
 
 def test_a_seed_is_the_same_run_whatever_python_hashes() -> None:
     def trace(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "tests.raft.fuzz", "--first", "3", "--trace"]
+        command = [sys.executable, "-m", "sim.consensus.run", "--first", "3", "--trace"]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         return subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True

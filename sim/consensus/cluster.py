@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from random import Random
 
 from sapwood.raft import Effect, Timing, Voter, Voters
-from tests.raft.invariants import Invariants
-from tests.raft.member import Member
-from tests.raft.memory import Tree
-from tests.raft.messages import Fetched, Message
+from sim.consensus.invariants import Invariants
+from sim.consensus.member import Member
+from sim.consensus.memory import Tree
+from sim.consensus.messages import Fetched, Message
 
 
 @dataclass(slots=True)

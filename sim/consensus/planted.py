@@ -20,8 +20,8 @@ from sapwood.raft import (
     majority,
 )
 from sapwood.raft import group as group_module
-from tests.raft.member import Member
-from tests.raft.messages import Announce, Message
+from sim.consensus.member import Member
+from sim.consensus.messages import Announce, Message
 
 
 class ForgetsVotes(Member):
