@@ -1,9 +1,8 @@
-"""Bugs that the simulator must find: each is a patch of the shipped code, by name."""
+"""Bugs that tier 2 must find: each is a patch of the shipped code, by name."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from sapwood.log import entry as log_entry
@@ -13,13 +12,7 @@ from sapwood.node import identity as node_identity
 from sapwood.raft import HardState, Position
 from sapwood.replica import Appended, OnCommitted, Partition, Replicas
 from sapwood.wire.batch import BatchHeader
-from sim.seams import patched
-
-Plant = Callable[[contextlib.ExitStack], None]
-
-
-class NoSuchPlant(Exception):
-    """There is no planted bug of this name."""
+from sim.planting import Plant, patched
 
 
 def _ack_before_sync(stack: contextlib.ExitStack) -> None:
@@ -93,13 +86,3 @@ PLANTS: dict[str, Plant] = {
     "unconfirmed-reads": _unconfirmed_reads,
     "wiped-voter-keeps-its-identity": _wiped_voter_keeps_its_identity,
 }
-
-
-@contextlib.contextmanager
-def applied(name: str | None) -> Iterator[None]:
-    if name is not None and name not in PLANTS:
-        raise NoSuchPlant(f"no planted bug is called {name!r}: choose from {', '.join(PLANTS)}")
-    with contextlib.ExitStack() as stack:
-        if name is not None:
-            PLANTS[name](stack)
-        yield

@@ -6,15 +6,16 @@ import asyncio
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 from sapwood.wire.errors import KafkaError
-from sim import invariants, planted, seams
+from sim import invariants, seams
 from sim.faults import Nemesis
 from sim.invariants import Judges, Violation
 from sim.node import SimNode
+from sim.plan import Outcome, Plan, trace_path
+from sim.planted import PLANTS
+from sim.planting import planted
 from sim.workload import Shape, Workload
 from sim.world import World
 
@@ -22,36 +23,6 @@ T = TypeVar("T")
 
 LIVENESS_S = 60.0
 """After the last fault: everything acknowledged or refused, read to the end, and writable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is asked of a seed."""
-
-    minutes: float
-    """Of faults, in virtual time."""
-    nodes: int | None = None
-    """None: as many as the seed says."""
-    hints: bool = True
-    """Whether nodes are told at each start where others may be."""
-    plant: str | None = None
-    faults: tuple[str, ...] = ()
-    """These, instead of a choice of the seed's."""
-    traces: Path | None = None
-    """Where the trace of a seed that fails is written to."""
-    always_trace: bool = False
-
-
-@dataclass(slots=True)
-class Outcome:
-    seed: int
-    simulated_s: float
-    wall_s: float
-    events: int
-    digest: str
-    acknowledged: int
-    faults: dict[str, int] = field(default_factory=dict)
-    failure: str = ""
 
 
 class Scenario:
@@ -210,7 +181,7 @@ def run_seed(seed: int, plan: Plan) -> Outcome:
     began = time.perf_counter()
     world = World(seed)
     failure = details = ""
-    with seams.installed(world), planted.applied(plan.plant):
+    with seams.installed(world), planted(PLANTS, plan.plant):
         scenario = for_seed(world, plan)
         try:
             world.run(scenario.run(), within_s=plan.minutes * 60 + 10 * LIVENESS_S)
@@ -222,7 +193,7 @@ def run_seed(seed: int, plan: Plan) -> Outcome:
         finally:
             world.close()
     if plan.traces is not None and (failure or plan.always_trace):
-        world.trace.write(plan.traces / f"seed-{seed}.txt", f"{failure}\n\n{details}")
+        world.trace.write(trace_path(plan.traces, seed), f"{failure}\n\n{details}")
     return Outcome(
         seed=seed,
         simulated_s=world.loop.elapsed(),

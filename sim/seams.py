@@ -11,7 +11,6 @@ import gc
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 from sapwood.log.cleaner import Cleaned, CompactionPlan, clean
 from sapwood.log.log import Log
@@ -20,24 +19,9 @@ from sapwood.server import server as server_module
 from sim.disk import SimDisk
 from sim.loop import PROCESS
 from sim.network import SimSocket
+from sim.planting import patched
 from sim.trace import TraceHandler
 from sim.world import World
-
-
-class NoSuchSeam(Exception):
-    """The shipped code has changed: what was to be replaced isn't there any more."""
-
-
-@contextlib.contextmanager
-def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    if not hasattr(owner, name):
-        raise NoSuchSeam(f"{owner} has no {name}")
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 @contextlib.contextmanager

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from unittest.mock import patch
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from sapwood.raft import (
     START,
@@ -22,61 +21,71 @@ from sapwood.raft import (
 from sapwood.raft import group as group_module
 from sim.consensus.member import Member
 from sim.consensus.messages import Announce, Message
+from sim.planting import Plant, patched
+
+# -- in what carries out the rules -------------------------------------------------------------
 
 
-class ForgetsVotes(Member):
-    def persist(self, state: HardState) -> None:
+def _vote_not_persisted(stack: ExitStack) -> None:
+    def persist(self: Member, state: HardState) -> None:
         self.journal = HardState(state.term)
 
-
-class AcknowledgesBeforeSync(Member):
-    @property
-    def durable(self) -> Position:
-        return self.log.position
+    stack.enter_context(patched(Member, "persist", persist))
 
 
-class AnswersBeforeSave(Member):
-    def send(self, node: int, message: Message) -> None:
+def _ack_before_sync(stack: ExitStack) -> None:
+    stack.enter_context(patched(Member, "durable", property(lambda self: self.log.position)))
+
+
+def _answer_before_save(stack: ExitStack) -> None:
+    def send(self: Member, node: int, message: Message) -> None:
         self.cluster.post(self, node, message)
 
+    stack.enter_context(patched(Member, "send", send))
 
-class AnnouncesBeforeSave(Member):
+
+def _announcement_before_save(stack: ExitStack) -> None:
     """A single voter needs nobody to elect it, so it can lead before its term is durable."""
 
-    def send(self, node: int, message: Message) -> None:
+    def send(self: Member, node: int, message: Message) -> None:
         if isinstance(message, Announce):
             self.cluster.post(self, node, message)
         else:
-            super().send(node, message)
+            original(self, node, message)
+
+    original = Member.send
+    stack.enter_context(patched(Member, "send", send))
 
 
-class KeepsIdentity(Member):
-    def new_identity(self, incarnation: int) -> Voter:
+def _wiped_voter_keeps_its_identity(stack: ExitStack) -> None:
+    def new_identity(self: Member, incarnation: int) -> Voter:
         return self.me
 
+    stack.enter_context(patched(Member, "new_identity", new_identity))
 
-@contextmanager
-def old_terms_committed_by_counting() -> Iterator[None]:
+
+# -- in the rules ------------------------------------------------------------------------------
+
+
+def _old_term_committed_by_counting(stack: ExitStack) -> None:
     def counted(voters: Voters, durable: Mapping[Voter, Position], epoch: int) -> int | None:
         held = sorted((durable[it].offset for it in voters if it in durable), reverse=True)
         needed = majority(len(voters))
         return held[needed - 1] if len(held) >= needed else None
 
-    with patch.object(group_module, "committed", counted):
-        yield
+    stack.enter_context(patched(group_module, "committed", counted))
 
 
-@contextmanager
-def truncation_below_commit() -> Iterator[None]:
+def _truncation_below_commit(stack: ExitStack) -> None:
+    """Whoever diverges throws everything away, and not just what differs."""
+
     def diverged(self: Group, epoch: int, offset: int) -> None:
         self._log.truncate(START)
 
-    with patch.object(Group, "diverged", diverged):
-        yield
+    stack.enter_context(patched(Group, "diverged", diverged))
 
 
-@contextmanager
-def removal_without_quorum() -> Iterator[None]:
+def _removal_without_quorum(stack: ExitStack) -> None:
     """Whoever isn't wanted any more is gone at once, whether or not the rest holds that."""
 
     def step_towards(self: Group, target: Sequence[int], now: float) -> None:
@@ -89,23 +98,21 @@ def removal_without_quorum() -> Iterator[None]:
             original(self, target, now)
 
     original = Group.step_towards
-    with patch.object(Group, "step_towards", step_towards):
-        yield
+    stack.enter_context(patched(Group, "step_towards", step_towards))
 
 
-@contextmanager
-def elected_taken_for_leader() -> Iterator[None]:
+def _unconfirmed_reads(stack: ExitStack) -> None:
+    """Elected is taken for leader: it answers before its own term has committed anything."""
+
     def win(self: Group, now: float) -> None:
         original(self, now)
         self._become(Leader(now))
 
     original = Group._win
-    with patch.object(Group, "_win", win):
-        yield
+    stack.enter_context(patched(Group, "_win", win))
 
 
-@contextmanager
-def votes_counted_by_node() -> Iterator[None]:
+def _votes_counted_by_node(stack: ExitStack) -> None:
     """Whoever answers for the node, even one that has forgotten all."""
 
     def vote_answered(self: Group, now: float, answer: VoteAnswer) -> None:
@@ -113,32 +120,26 @@ def votes_counted_by_node() -> Iterator[None]:
         original(self, now, answer._replace(voter=voter))
 
     original = Group.vote_answered
-    with patch.object(Group, "vote_answered", vote_answered):
-        yield
+    stack.enter_context(patched(Group, "vote_answered", vote_answered))
 
 
-@contextmanager
-def logs_compared_by_length() -> Iterator[None]:
+def _logs_compared_by_length(stack: ExitStack) -> None:
     def may_lead(self: Group, vote: Vote) -> bool:
         return vote.position.offset >= self._log.position.offset
 
-    with patch.object(Group, "_may_lead", may_lead):
-        yield
+    stack.enter_context(patched(Group, "_may_lead", may_lead))
 
 
-MEMBERS: dict[str, type[Member]] = {
-    "vote not persisted": ForgetsVotes,
-    "ack before sync": AcknowledgesBeforeSync,
-    "answer before the vote is saved": AnswersBeforeSave,
-    "announcement before the term is saved": AnnouncesBeforeSave,
-    "a wiped voter votes with its old identity": KeepsIdentity,
-}
-
-PATCHES = {
-    "old-term entry committed by counting": old_terms_committed_by_counting,
-    "truncation below commit": truncation_below_commit,
-    "removal of a member without quorum": removal_without_quorum,
-    "elected taken for leader": elected_taken_for_leader,
-    "votes counted by node": votes_counted_by_node,
-    "logs compared by length": logs_compared_by_length,
+PLANTS: dict[str, Plant] = {
+    "ack-before-sync": _ack_before_sync,
+    "vote-not-persisted": _vote_not_persisted,
+    "answer-before-save": _answer_before_save,
+    "announcement-before-save": _announcement_before_save,
+    "old-term-committed-by-counting": _old_term_committed_by_counting,
+    "truncation-below-commit": _truncation_below_commit,
+    "removal-without-quorum": _removal_without_quorum,
+    "unconfirmed-reads": _unconfirmed_reads,
+    "wiped-voter-keeps-its-identity": _wiped_voter_keeps_its_identity,
+    "votes-counted-by-node": _votes_counted_by_node,
+    "logs-compared-by-length": _logs_compared_by_length,
 }
