@@ -45,11 +45,20 @@ class Hung(SimulationFailed):
     """A seed took far too long in real time."""
 
 
+def current_commit() -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
+    return found.stdout.strip() or "unknown"
+
+
 @dataclass(slots=True)
 class Campaign:
     tier: int
     plan: Plan
     began: float = field(default_factory=time.time)
+    commit: str = field(default_factory=current_commit)
+    """Before it begins: somebody may commit while it runs."""
     seeds: int = 0
     events: int = 0
     acknowledged: int = 0
@@ -88,7 +97,7 @@ class Campaign:
         date = time.strftime("%Y-%m-%d", time.gmtime(self.began))
         result = f"{len(self.failed)} failed" if self.failed else "clean"
         return (
-            f"| {date} | {commit()} | {self.tier} | {self.seeds} | {self.plan.minutes:.3g} min | "
+            f"| {date} | {self.commit} | {self.tier} | {self.seeds} | {self.plan.minutes:.3g} min | "
             f"{self.simulated_s / 3600:.1f} h | {self.wall_s / 60:.1f} min | "
             f"{self.seeds / hours:.0f} | {self.faults} | {self.acknowledged} | {result} |"
         )
@@ -98,13 +107,6 @@ HEADINGS = (
     "| date | commit | tier | seeds | faults for | simulated | wall | seeds per hour | faults | "
     "acknowledged | result |"
 )
-
-
-def commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    )
-    return found.stdout.strip() or "unknown"
 
 
 def run_one(tier: int, seed: int, plan: Plan) -> Outcome:
