@@ -97,9 +97,10 @@ class Campaign:
         date = time.strftime("%Y-%m-%d", time.gmtime(self.began))
         result = f"{len(self.failed)} failed" if self.failed else "clean"
         return (
-            f"| {date} | {self.commit} | {self.tier} | {self.seeds} | {self.plan.minutes:.3g} min | "
-            f"{self.simulated_s / 3600:.1f} h | {self.wall_s / 60:.1f} min | "
-            f"{self.seeds / hours:.0f} | {self.faults} | {self.acknowledged} | {result} |"
+            f"| {date} | {self.commit} | {self.tier} | {self.seeds} | "
+            f"{self.plan.minutes:.3g} min | {self.simulated_s / 3600:.1f} h | "
+            f"{self.wall_s / 60:.1f} min | {self.seeds / hours:.0f} | "
+            f"{self.faults} | {self.acknowledged} | {result} |"
         )
 
 

@@ -235,7 +235,9 @@ class Nemesis:
         await asyncio.sleep(self._duration(2.0))
         weather.failure_chance = 0.0
         await asyncio.sleep(self._duration(5.0))
-        if node.offline():
+        # Its operator may not notice: then the others have to take over by themselves.
+        is_noticed = len(self._nodes) == 1 or self._chance.random() < 0.5
+        if node.offline() and is_noticed:
             await self._chance.choice([self._restart, self._crash, self._power_cut])(node)
 
     async def _forgotten_pages(self, node: SimNode) -> None:

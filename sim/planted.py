@@ -11,7 +11,10 @@ from sapwood.log import segment as log_segment
 from sapwood.node import identity as node_identity
 from sapwood.raft import HardState, Position
 from sapwood.replica import Appended, OnCommitted, Partition, Replicas
+from sapwood.replica.exchange import Exchange
+from sapwood.replica.followers import FollowerSession, Member
 from sapwood.wire.batch import BatchHeader
+from sapwood.wire.codec import Struct
 from sim.planting import Plant, patched
 
 
@@ -77,6 +80,31 @@ def _wiped_voter_keeps_its_identity(stack: contextlib.ExitStack) -> None:
     stack.enter_context(patched(node_identity, "new_incarnation", lambda entropy: 7))
 
 
+def _link_vouches_for_offline_replica(stack: contextlib.ExitStack) -> None:
+    """A replica that is offline stays on the lists of its node's links, at both of their ends."""
+    gone, take, serve = Exchange.gone, FollowerSession._take, FollowerSession._serve
+
+    def gone_if_deleted(self: Exchange, partition: Partition) -> None:
+        if self._look_up(partition.key) is not partition:
+            gone(self, partition)
+
+    def take_all(self: FollowerSession, it: Struct, seen: int, now: float) -> None:
+        partition = self._look_up((it.topic_id, it.partition))
+        if partition is None or partition.offline_reason is None:
+            take(self, it, seen, now)
+
+    def serve_nothing(
+        self: FollowerSession, member: Member, budget: int
+    ) -> tuple[Struct | None, int, bool]:
+        if member.partition.offline_reason is not None:
+            return None, 0, True
+        return serve(self, member, budget)
+
+    stack.enter_context(patched(Exchange, "gone", gone_if_deleted))
+    stack.enter_context(patched(FollowerSession, "_take", take_all))
+    stack.enter_context(patched(FollowerSession, "_serve", serve_nothing))
+
+
 PLANTS: dict[str, Plant] = {
     "ack-before-sync": _ack_before_sync,
     "crc-skipped": _crc_skipped,
@@ -84,5 +112,6 @@ PLANTS: dict[str, Plant] = {
     "duplicate-acknowledged-early": _duplicate_acknowledged_early,
     "vote-not-persisted": _vote_not_persisted,
     "unconfirmed-reads": _unconfirmed_reads,
+    "link-vouches-for-offline-replica": _link_vouches_for_offline_replica,
     "wiped-voter-keeps-its-identity": _wiped_voter_keeps_its_identity,
 }

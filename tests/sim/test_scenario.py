@@ -74,6 +74,14 @@ def test_an_acknowledgement_before_the_sync_is_caught(tmp_path: Path) -> None:
     )
 
 
+def test_a_link_that_vouches_for_an_offline_leader_is_caught_by_the_missing_election() -> None:
+    plan = Plan(0.1, 3, True, "link-vouches-for-offline-replica", ("failing sync", "slow disk"))
+    failed = next((it for it in (run_seed(n, plan) for n in range(5, 25)) if it.failure), None)
+    assert failed is not None
+    assert failed.failure.startswith("Liveness: not so after 10 s: every partition has a leader")
+    assert run_seed(failed.seed, replace(plan, plant=None)).failure == ""
+
+
 @pytest.mark.parametrize(
     ("tier", "name"), [(number, name) for number, tier in TIERS.items() for name in tier.plants]
 )
