@@ -134,12 +134,10 @@ def find(console: Console, tier: int, plan: Plan, first: int, jobs: int) -> bool
                 bar.update(task, advance=1)
                 if outcome.failure and not run_one(tier, outcome.seed, healthy).failure:
                     command = Campaign(tier, plan).command(outcome.seed)
-                    bar.console.print(
-                        f"{plan.plant}: found after {tried} seeds: {outcome.failure}\n  {command}",
-                        markup=False,
-                    )
+                    what = f"{plan.plant}: found after {counted(tried)}: {outcome.failure}"
+                    bar.console.print(f"{what}\n  {command}", markup=False)
                     return True
-    console.print(f"{plan.plant}: not found in {tried} seeds", style="red")
+    console.print(f"{plan.plant}: not found in {counted(tried)}", style="red")
     return False
 
 
@@ -153,6 +151,10 @@ def progress(console: Console) -> Progress:
         console=console,
         disable=not console.is_terminal,
     )
+
+
+def counted(seeds: int) -> str:
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
 
 
 def trace_of(plan: Plan, seed: int) -> str:
