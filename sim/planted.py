@@ -8,6 +8,7 @@ from typing import Any
 from sapwood.log import entry as log_entry
 from sapwood.log import producers as log_producers
 from sapwood.log import segment as log_segment
+from sapwood.log.producers import ProducerTable
 from sapwood.node import identity as node_identity
 from sapwood.raft import HardState, Position
 from sapwood.replica import Appended, OnCommitted, Partition, Replicas
@@ -15,6 +16,7 @@ from sapwood.replica.exchange import Exchange
 from sapwood.replica.followers import FollowerSession, Member
 from sapwood.wire.batch import BatchHeader
 from sapwood.wire.codec import Struct
+from sapwood.wire.errors import ErrorCode, KafkaError
 from sim.planting import Plant, patched
 
 
@@ -40,7 +42,19 @@ def _crc_skipped(stack: contextlib.ExitStack) -> None:
 
 
 def _dedup_window_of_one(stack: contextlib.ExitStack) -> None:
+    """A producer's last batch is known, and what came before it is taken for new."""
+    check = ProducerTable.check
+
+    def check_the_last(self: ProducerTable, header: BatchHeader, now_ms: int) -> int | None:
+        try:
+            return check(self, header, now_ms)
+        except KafkaError as error:
+            if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                return None
+            raise
+
     stack.enter_context(patched(log_producers, "WINDOW", 1))
+    stack.enter_context(patched(ProducerTable, "check", check_the_last))
 
 
 def _duplicate_acknowledged_early(stack: contextlib.ExitStack) -> None:
