@@ -59,13 +59,15 @@ def compact_on_disk(world: World) -> Callable[[CompactionPlan], Awaitable[Cleane
 @contextlib.contextmanager
 def _logging_into(handler: logging.Handler) -> Iterator[None]:
     logger = logging.getLogger("sapwood")
-    before = logger.handlers, logger.level, logger.propagate
-    logger.handlers, logger.level, logger.propagate = [handler], logging.INFO, False
+    before, level = (logger.handlers, logger.propagate), logger.level
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)  # not by assignment: loggers remember what they may say
     logging.getLogger("asyncio").addFilter(_nothing)
     try:
         yield
     finally:
-        logger.handlers, logger.level, logger.propagate = before
+        logger.handlers, logger.propagate = before
+        logger.setLevel(level)
         logging.getLogger("asyncio").removeFilter(_nothing)
 
 
