@@ -14,7 +14,7 @@ NODES ?= 3
 KILLS ?= 300
 GIB ?= 5
 MINUTES ?= 5
-SEEDS ?= 20
+SEEDS ?=
 TIER ?= 2
 
 .PHONY: help run test lint bench compat kill9 big chaos sim lock system clean
@@ -51,9 +51,10 @@ big: $(INSTALLED) ## write GIB GiB (5), show memory and the time of a restart af
 chaos: $(INSTALLED) system ## faults on a real cluster under load, for MINUTES minutes (5)
 	$(BIN)/python -m chaos run --minutes $(MINUTES)
 
-sim: MINUTES := 2
-sim: $(INSTALLED) ## simulate SEEDS seeds (20) of TIER (2), each with MINUTES (2) of faults
-	$(BIN)/python -m sim --seeds $(SEEDS) --tier $(TIER) --minutes $(MINUTES)
+# How many seeds and minutes suit a tier, the simulator knows itself.
+sim: MINUTES :=
+sim: $(INSTALLED) ## simulate SEEDS seeds of TIER (1: consensus, 2: whole nodes; 2), each with MINUTES of faults
+	$(BIN)/python -m sim --tier $(TIER) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \

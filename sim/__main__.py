@@ -14,19 +14,28 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sim.campaign import HEADINGS, TIERS, TRACES, Campaign, run_all, run_one
-from sim.planted import PLANTS
-from sim.scenario import Plan
+from sim.plan import NoSuchFault, Plan, trace_path
 
 MOST_FAILURES = 10
 PLANTED_SEEDS = 500
+PLANTS = list(dict.fromkeys(name for tier in TIERS.values() for name in tier.plants))
+SEEDS = ", ".join(f"tier {number}: {tier.seeds}" for number, tier in TIERS.items())
+MINUTES = ", ".join(f"tier {number}: {tier.minutes:.3g}" for number, tier in TIERS.items())
 
 
 @click.command()
-@click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), help=f"How many.  [{SEEDS}]")
 @click.option("--first", type=int, default=1, show_default=True, help="The first seed.")
 @click.option("--seed", type=int, help="This one only; its trace is always written.")
-@click.option("--minutes", type=float, default=2.0, show_default=True, help="Of faults, virtual.")
-@click.option("--tier", type=click.Choice([str(tier) for tier in TIERS]), default="2")
+@click.option("--minutes", type=float, help=f"Of faults, virtual.  [{MINUTES}]")
+@click.option(
+    "--tier",
+    "number",
+    type=click.Choice([str(number) for number in TIERS]),
+    default="2",
+    show_default=True,
+    help="1: consensus alone. 2: whole nodes and their clients.",
+)
 @click.option("--nodes", type=click.IntRange(min=1), help="So many.  [each seed's own number]")
 @click.option("--without-hints", is_flag=True, help="Don't tell nodes where others may be.")
 @click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count() or 1)
@@ -34,14 +43,14 @@ PLANTED_SEEDS = 500
 @click.option(
     "--plant",
     type=click.Choice([*PLANTS, "all"]),
-    help=f"Plant a bug; a violation must be found, within {PLANTED_SEEDS} seeds.",
+    help=f"Plant a bug of the tier; a violation must be found, within {PLANTED_SEEDS} seeds.",
 )
 def main(
-    seeds: int,
+    seeds: int | None,
     first: int,
     seed: int | None,
-    minutes: float,
-    tier: str,
+    minutes: float | None,
+    number: str,
     nodes: int | None,
     without_hints: bool,
     jobs: int,
@@ -50,19 +59,31 @@ def main(
 ) -> None:
     """Run the shipped code through faults, and judge what clients and nodes saw."""
     console = Console(highlight=False, soft_wrap=True)
-    kinds = tuple(kind.strip() for kind in faults.split(",") if kind.strip())
-    plan = Plan(minutes, nodes, not without_hints, None if plant == "all" else plant, kinds, TRACES)
-    if seed is not None:
-        sys.exit(replay(console, int(tier), seed, plan))
-    if plant is not None:
-        names = list(PLANTS) if plant == "all" else [plant]
-        missed = [
-            name
-            for name in names
-            if not find(console, int(tier), replace(plan, plant=name), first, jobs)
-        ]
-        sys.exit(1 if missed else 0)
-    sys.exit(campaign(console, int(tier), range(first, first + seeds), plan, jobs))
+    tier = TIERS[int(number)]
+    if plant is not None and plant not in (*tier.plants, "all"):
+        raise click.UsageError(f"tier {number} has these plants: {', '.join(tier.plants)}")
+    if without_hints and int(number) == 1:
+        raise click.UsageError("the replicas of tier 1 know where the others are")
+    plan = Plan(
+        tier.minutes if minutes is None else minutes,
+        nodes,
+        not without_hints,
+        None if plant == "all" else plant,
+        tuple(kind.strip() for kind in faults.split(",") if kind.strip()),
+        TRACES / f"tier-{number}",
+    )
+    try:
+        if seed is not None:
+            sys.exit(replay(console, int(number), seed, plan))
+        if plant is not None:
+            names = list(tier.plants) if plant == "all" else [plant]
+            plans = [replace(plan, plant=name) for name in names]
+            found = [find(console, int(number), it, first, jobs) for it in plans]
+            sys.exit(0 if all(found) else 1)
+        last = first + (tier.seeds if seeds is None else seeds)
+        sys.exit(campaign(console, int(number), range(first, last), plan, jobs))
+    except NoSuchFault as error:
+        raise click.UsageError(str(error)) from error
 
 
 def replay(console: Console, tier: int, seed: int, plan: Plan) -> int:
@@ -72,7 +93,7 @@ def replay(console: Console, tier: int, seed: int, plan: Plan) -> int:
         f"{outcome.events} events, {outcome.acknowledged} acknowledged, trace {outcome.digest}"
     )
     console.print(", ".join(f"{kind} × {count}" for kind, count in outcome.faults.items()))
-    console.print(f"trace: {shown(trace_of(seed))}")
+    console.print(f"trace: {trace_of(plan, seed)}")
     if outcome.failure:
         console.print(outcome.failure, style="red", markup=False)
     return 1 if outcome.failure else 0
@@ -90,7 +111,7 @@ def campaign(console: Console, tier: int, seeds: range, plan: Plan, jobs: int) -
                 if outcome.failure:
                     bar.console.print(f"seed {outcome.seed}: {outcome.failure}", markup=False)
                     bar.console.print(f"  again: {result.command(outcome.seed)}", markup=False)
-                    bar.console.print(f"  trace: {shown(trace_of(outcome.seed))}", markup=False)
+                    bar.console.print(f"  trace: {trace_of(plan, outcome.seed)}", markup=False)
                 if len(result.failed) >= MOST_FAILURES:
                     bar.console.print(f"{MOST_FAILURES} seeds have failed: that will do")
                     break
@@ -113,12 +134,10 @@ def find(console: Console, tier: int, plan: Plan, first: int, jobs: int) -> bool
                 bar.update(task, advance=1)
                 if outcome.failure and not run_one(tier, outcome.seed, healthy).failure:
                     command = Campaign(tier, plan).command(outcome.seed)
-                    bar.console.print(
-                        f"{plan.plant}: found after {tried} seeds: {outcome.failure}\n  {command}",
-                        markup=False,
-                    )
+                    what = f"{plan.plant}: found after {counted(tried)}: {outcome.failure}"
+                    bar.console.print(f"{what}\n  {command}", markup=False)
                     return True
-    console.print(f"{plan.plant}: not found in {tried} seeds", style="red")
+    console.print(f"{plan.plant}: not found in {counted(tried)}", style="red")
     return False
 
 
@@ -134,11 +153,12 @@ def progress(console: Console) -> Progress:
     )
 
 
-def trace_of(seed: int) -> Path:
-    return TRACES / f"seed-{seed}.txt"
+def counted(seeds: int) -> str:
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
 
 
-def shown(path: Path) -> str:
+def trace_of(plan: Plan, seed: int) -> str:
+    path = trace_path(plan.traces or TRACES, seed)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 

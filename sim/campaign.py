@@ -6,27 +6,50 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
 
-from sim import scenario
+from sim import planted, scenario
+from sim.consensus import planted as consensus_planted
+from sim.consensus import run as consensus
 from sim.loop import SimulationFailed
-from sim.scenario import Outcome, Plan
+from sim.plan import Outcome, Plan
+from sim.planting import Plant
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT / ".cache" / "sim"
 MOST_WALL_S = 600
 """Of real time, for one seed: more than that is a loop within one callback."""
 
-TIERS: dict[int, Callable[[int, Plan], Outcome]] = {2: scenario.run_seed}
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    run_seed: Callable[[int, Plan], Outcome]
+    plants: Mapping[str, Plant]
+    seeds: int
+    """So many, and so many minutes of faults for each, if nothing else is said."""
+    minutes: float
+
+
+TIERS = {
+    1: Tier(consensus.run_seed, consensus_planted.PLANTS, 1000, consensus.FAULTS_S / 60),
+    2: Tier(scenario.run_seed, planted.PLANTS, 20, 2.0),
+}
 
 
 class Hung(SimulationFailed):
     """A seed took far too long in real time."""
+
+
+def current_commit() -> str:
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
+    return found.stdout.strip() or "unknown"
 
 
 @dataclass(slots=True)
@@ -34,6 +57,8 @@ class Campaign:
     tier: int
     plan: Plan
     began: float = field(default_factory=time.time)
+    commit: str = field(default_factory=current_commit)
+    """Before it begins: somebody may commit while it runs."""
     seeds: int = 0
     events: int = 0
     acknowledged: int = 0
@@ -53,7 +78,9 @@ class Campaign:
 
     def command(self, seed: int) -> str:
         """What repeats a seed exactly."""
-        words = [f"python -m sim --tier {self.tier} --minutes {self.plan.minutes:g} --seed {seed}"]
+        words = [f"python -m sim --tier {self.tier} --seed {seed}"]
+        if self.plan.minutes != TIERS[self.tier].minutes:
+            words.append(f"--minutes {self.plan.minutes!r}")
         if self.plan.nodes is not None:
             words.append(f"--nodes {self.plan.nodes}")
         if not self.plan.hints:
@@ -70,9 +97,10 @@ class Campaign:
         date = time.strftime("%Y-%m-%d", time.gmtime(self.began))
         result = f"{len(self.failed)} failed" if self.failed else "clean"
         return (
-            f"| {date} | {commit()} | {self.tier} | {self.seeds} | {self.plan.minutes:g} min | "
-            f"{self.simulated_s / 3600:.1f} h | {self.wall_s / 60:.1f} min | "
-            f"{self.seeds / hours:.0f} | {self.faults} | {self.acknowledged} | {result} |"
+            f"| {date} | {self.commit} | {self.tier} | {self.seeds} | "
+            f"{self.plan.minutes:.3g} min | {self.simulated_s / 3600:.1f} h | "
+            f"{self.wall_s / 60:.1f} min | {self.seeds / hours:.0f} | "
+            f"{self.faults} | {self.acknowledged} | {result} |"
         )
 
 
@@ -80,13 +108,6 @@ HEADINGS = (
     "| date | commit | tier | seeds | faults for | simulated | wall | seeds per hour | faults | "
     "acknowledged | result |"
 )
-
-
-def commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    )
-    return found.stdout.strip() or "unknown"
 
 
 def run_one(tier: int, seed: int, plan: Plan) -> Outcome:
@@ -98,7 +119,7 @@ def run_one(tier: int, seed: int, plan: Plan) -> Outcome:
     before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(MOST_WALL_S)
     try:
-        return TIERS[tier](seed, plan)
+        return TIERS[tier].run_seed(seed, plan)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)

@@ -13,6 +13,7 @@ from sim.clock import LARGEST_JUMP_S
 from sim.loop import Process
 from sim.network import Weather, ring, split
 from sim.node import SimNode
+from sim.plan import check_faults
 from sim.world import World
 
 Fault = Callable[[SimNode], Coroutine[Any, Any, None]]
@@ -22,10 +23,6 @@ DESTRUCTIVE = ("failing sync", "forgotten pages", "flipped bit", "wipe")
 node of a cluster, always the same one, so that a quorum of copies stays whole."""
 UNBEARABLE = ("forgotten pages", "flipped bit", "wipe")
 """For a node on its own."""
-
-
-class NoSuchFault(Exception):
-    """There is no fault of this name."""
 
 
 class Nemesis:
@@ -69,9 +66,7 @@ class Nemesis:
             "full disk": self._full_disk,
             "clock": self._clock,
         }
-        if unknown := [kind for kind in only if kind not in self._all]:
-            known = ", ".join(self._all)
-            raise NoSuchFault(f"no fault is called {unknown[0]!r}: choose from {known}")
+        check_faults(only, self._all)
         self.kinds = list(only) or [*self._some_kinds(), *also]
         self._running: list[asyncio.Task[None]] = []
         for node in nodes:
@@ -240,7 +235,9 @@ class Nemesis:
         await asyncio.sleep(self._duration(2.0))
         weather.failure_chance = 0.0
         await asyncio.sleep(self._duration(5.0))
-        if node.offline():
+        # Its operator may not notice: then the others have to take over by themselves.
+        is_noticed = len(self._nodes) == 1 or self._chance.random() < 0.5
+        if node.offline() and is_noticed:
             await self._chance.choice([self._restart, self._crash, self._power_cut])(node)
 
     async def _forgotten_pages(self, node: SimNode) -> None:

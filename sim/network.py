@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim.loop import PROCESS, Process, SimLoop
-from sim.trace import Trace
+from sim.trace import LoopTrace
 from sim.transport import Address, End, Signal
 
 FIRST_FREE_PORT = 20_000
@@ -106,7 +106,7 @@ class Listener(asyncio.AbstractServer):
 
 
 class Network:
-    def __init__(self, loop: SimLoop, chance: random.Random, trace: Trace) -> None:
+    def __init__(self, loop: SimLoop, chance: random.Random, trace: LoopTrace) -> None:
         self.loop = loop
         self.weather = Weather()
         self.hosts: dict[str, Host] = {}

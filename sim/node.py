@@ -12,7 +12,7 @@ from sapwood.broker import Broker, BrokerConfig
 from sapwood.node import identity
 from sapwood.node.config import NodeConfig, parse_address
 from sapwood.node.hints import Places, follow
-from sapwood.node.identity import Identity, IdentityUnusable
+from sapwood.node.identity import Identity
 from sapwood.node.joining import join
 from sapwood.node.membership import Newcomer
 from sapwood.node.run import in_metadata
@@ -126,10 +126,7 @@ class SimNode:
         disk, path = self.machine.disk, str(DATA / identity.FILE_NAME)
         if disk.exists(path):
             file = disk.open(path, write=False)
-            try:
-                return msgspec.json.decode(file.pread(file.size, 0), type=Identity)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise IdentityUnusable(f"{path} is damaged: {error}") from error
+            return identity.parse(file.pread(file.size, 0), path)
         disk.makedirs(str(DATA))
         if self._founds:
             known = identity.found(self.node_id)

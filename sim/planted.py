@@ -1,25 +1,23 @@
-"""Bugs that the simulator must find: each is a patch of the shipped code, by name."""
+"""Bugs that tier 2 must find: each is a patch of the shipped code, by name."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from sapwood.log import entry as log_entry
 from sapwood.log import producers as log_producers
 from sapwood.log import segment as log_segment
+from sapwood.log.producers import ProducerTable
 from sapwood.node import identity as node_identity
 from sapwood.raft import HardState, Position
 from sapwood.replica import Appended, OnCommitted, Partition, Replicas
+from sapwood.replica.exchange import Exchange
+from sapwood.replica.followers import FollowerSession, Member
 from sapwood.wire.batch import BatchHeader
-from sim.seams import patched
-
-Plant = Callable[[contextlib.ExitStack], None]
-
-
-class NoSuchPlant(Exception):
-    """There is no planted bug of this name."""
+from sapwood.wire.codec import Struct
+from sapwood.wire.errors import ErrorCode, KafkaError
+from sim.planting import Plant, patched
 
 
 def _ack_before_sync(stack: contextlib.ExitStack) -> None:
@@ -44,7 +42,19 @@ def _crc_skipped(stack: contextlib.ExitStack) -> None:
 
 
 def _dedup_window_of_one(stack: contextlib.ExitStack) -> None:
+    """A producer's last batch is known, and what came before it is taken for new."""
+    check = ProducerTable.check
+
+    def check_the_last(self: ProducerTable, header: BatchHeader, now_ms: int) -> int | None:
+        try:
+            return check(self, header, now_ms)
+        except KafkaError as error:
+            if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                return None
+            raise
+
     stack.enter_context(patched(log_producers, "WINDOW", 1))
+    stack.enter_context(patched(ProducerTable, "check", check_the_last))
 
 
 def _duplicate_acknowledged_early(stack: contextlib.ExitStack) -> None:
@@ -84,6 +94,31 @@ def _wiped_voter_keeps_its_identity(stack: contextlib.ExitStack) -> None:
     stack.enter_context(patched(node_identity, "new_incarnation", lambda entropy: 7))
 
 
+def _link_vouches_for_offline_replica(stack: contextlib.ExitStack) -> None:
+    """A replica that is offline stays on the lists of its node's links, at both of their ends."""
+    gone, take, serve = Exchange.gone, FollowerSession._take, FollowerSession._serve
+
+    def gone_if_deleted(self: Exchange, partition: Partition) -> None:
+        if self._look_up(partition.key) is not partition:
+            gone(self, partition)
+
+    def take_all(self: FollowerSession, it: Struct, seen: int, now: float) -> None:
+        partition = self._look_up((it.topic_id, it.partition))
+        if partition is None or partition.offline_reason is None:
+            take(self, it, seen, now)
+
+    def serve_nothing(
+        self: FollowerSession, member: Member, budget: int
+    ) -> tuple[Struct | None, int, bool]:
+        if member.partition.offline_reason is not None:
+            return None, 0, True
+        return serve(self, member, budget)
+
+    stack.enter_context(patched(Exchange, "gone", gone_if_deleted))
+    stack.enter_context(patched(FollowerSession, "_take", take_all))
+    stack.enter_context(patched(FollowerSession, "_serve", serve_nothing))
+
+
 PLANTS: dict[str, Plant] = {
     "ack-before-sync": _ack_before_sync,
     "crc-skipped": _crc_skipped,
@@ -91,15 +126,6 @@ PLANTS: dict[str, Plant] = {
     "duplicate-acknowledged-early": _duplicate_acknowledged_early,
     "vote-not-persisted": _vote_not_persisted,
     "unconfirmed-reads": _unconfirmed_reads,
+    "link-vouches-for-offline-replica": _link_vouches_for_offline_replica,
     "wiped-voter-keeps-its-identity": _wiped_voter_keeps_its_identity,
 }
-
-
-@contextlib.contextmanager
-def applied(name: str | None) -> Iterator[None]:
-    if name is not None and name not in PLANTS:
-        raise NoSuchPlant(f"no planted bug is called {name!r}: choose from {', '.join(PLANTS)}")
-    with contextlib.ExitStack() as stack:
-        if name is not None:
-            PLANTS[name](stack)
-        yield

@@ -6,15 +6,17 @@ import asyncio
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
+from sapwood.raft import Timing
 from sapwood.wire.errors import KafkaError
-from sim import invariants, planted, seams
+from sim import invariants, seams
 from sim.faults import Nemesis
 from sim.invariants import Judges, Violation
 from sim.node import SimNode
+from sim.plan import Outcome, Plan, trace_path
+from sim.planted import PLANTS
+from sim.planting import planted
 from sim.workload import Shape, Workload
 from sim.world import World
 
@@ -22,36 +24,8 @@ T = TypeVar("T")
 
 LIVENESS_S = 60.0
 """After the last fault: everything acknowledged or refused, read to the end, and writable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is asked of a seed."""
-
-    minutes: float
-    """Of faults, in virtual time."""
-    nodes: int | None = None
-    """None: as many as the seed says."""
-    hints: bool = True
-    """Whether nodes are told at each start where others may be."""
-    plant: str | None = None
-    faults: tuple[str, ...] = ()
-    """These, instead of a choice of the seed's."""
-    traces: Path | None = None
-    """Where the trace of a seed that fails is written to."""
-    always_trace: bool = False
-
-
-@dataclass(slots=True)
-class Outcome:
-    seed: int
-    simulated_s: float
-    wall_s: float
-    events: int
-    digest: str
-    acknowledged: int
-    faults: dict[str, int] = field(default_factory=dict)
-    failure: str = ""
+ELECTIONS_S = 10 * Timing().silence_s
+"""Ten election timeouts: so long every partition may be without a leader once all nodes run."""
 
 
 class Scenario:
@@ -142,6 +116,8 @@ class Scenario:
         )
 
     async def _judge(self) -> None:
+        await self._within("every node runs again", self._all_run)
+        await self._within("every partition has a leader", self._all_are_led, ELECTIONS_S)
         await self._within("every node serves again", self._all_serve)
         self.workload.stop_producing()
         await self._within("everything sent is settled", lambda: self.workload.is_settled)
@@ -152,6 +128,15 @@ class Scenario:
         self.judges.at_end(contents)
         count = sum(len(batch.records) for batch in contents)
         self.world.trace.note(f"{count} records, {self.workload.acknowledged} acknowledged")
+
+    def _all_run(self) -> bool:
+        return all(node.serves for node in self.nodes)
+
+    def _all_are_led(self) -> bool:
+        """By a replica that can do it: one that is offline leads nobody, whoever believes in it."""
+        replicas = [it for node in self.nodes for it in node.partitions()]
+        led = {it.key for it in replicas if it.leads and it.is_confirmed}
+        return all(it.key in led for it in replicas)
 
     def _all_serve(self) -> bool:
         return all(node.serves and not node.offline() for node in self.nodes)
@@ -166,13 +151,15 @@ class Scenario:
                     return False
         return True
 
-    async def _within(self, what: str, condition: Callable[[], bool]) -> None:
+    async def _within(
+        self, what: str, condition: Callable[[], bool], limit_s: float = LIVENESS_S
+    ) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + LIVENESS_S
+        deadline = loop.time() + limit_s
         while not condition():
             if loop.time() > deadline:
                 states = [f"{it.machine.name}: {it.failure or it.offline()}" for it in self.nodes]
-                raise Violation("Liveness", f"not so after {LIVENESS_S:g} s: {what}; {states}")
+                raise Violation("Liveness", f"not so after {limit_s:g} s: {what}; {states}")
             await asyncio.sleep(0.05)
         self.world.trace.note(what)
 
@@ -180,7 +167,8 @@ class Scenario:
         try:
             result = await asyncio.wait_for(work, LIVENESS_S)
         except (KafkaError, TimeoutError) as error:
-            raise Violation("Liveness", f"not so: {what}: {error}") from error
+            told = str(error) or f"not within {LIVENESS_S:g} s"
+            raise Violation("Liveness", f"not so: {what}: {told}") from error
         self.world.trace.note(what)
         return result
 
@@ -210,7 +198,7 @@ def run_seed(seed: int, plan: Plan) -> Outcome:
     began = time.perf_counter()
     world = World(seed)
     failure = details = ""
-    with seams.installed(world), planted.applied(plan.plant):
+    with seams.installed(world), planted(PLANTS, plan.plant):
         scenario = for_seed(world, plan)
         try:
             world.run(scenario.run(), within_s=plan.minutes * 60 + 10 * LIVENESS_S)
@@ -222,7 +210,7 @@ def run_seed(seed: int, plan: Plan) -> Outcome:
         finally:
             world.close()
     if plan.traces is not None and (failure or plan.always_trace):
-        world.trace.write(plan.traces / f"seed-{seed}.txt", f"{failure}\n\n{details}")
+        world.trace.write(trace_path(plan.traces, seed), f"{failure}\n\n{details}")
     return Outcome(
         seed=seed,
         simulated_s=world.loop.elapsed(),

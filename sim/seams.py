@@ -11,7 +11,6 @@ import gc
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 from sapwood.log.cleaner import Cleaned, CompactionPlan, clean
 from sapwood.log.log import Log
@@ -20,24 +19,9 @@ from sapwood.server import server as server_module
 from sim.disk import SimDisk
 from sim.loop import PROCESS
 from sim.network import SimSocket
+from sim.planting import patched
 from sim.trace import TraceHandler
 from sim.world import World
-
-
-class NoSuchSeam(Exception):
-    """The shipped code has changed: what was to be replaced isn't there any more."""
-
-
-@contextlib.contextmanager
-def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    if not hasattr(owner, name):
-        raise NoSuchSeam(f"{owner} has no {name}")
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 @contextlib.contextmanager
@@ -75,13 +59,15 @@ def compact_on_disk(world: World) -> Callable[[CompactionPlan], Awaitable[Cleane
 @contextlib.contextmanager
 def _logging_into(handler: logging.Handler) -> Iterator[None]:
     logger = logging.getLogger("sapwood")
-    before = logger.handlers, logger.level, logger.propagate
-    logger.handlers, logger.level, logger.propagate = [handler], logging.INFO, False
+    before, level = (logger.handlers, logger.propagate), logger.level
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)  # not by assignment: loggers remember what they may say
     logging.getLogger("asyncio").addFilter(_nothing)
     try:
         yield
     finally:
-        logger.handlers, logger.level, logger.propagate = before
+        logger.handlers, logger.propagate = before
+        logger.setLevel(level)
         logging.getLogger("asyncio").removeFilter(_nothing)
 
 

@@ -10,20 +10,16 @@ from sim.loop import PROCESS, SimLoop
 
 
 class Trace:
-    """The hash also covers how many callbacks ran before each line: a run that took another way
+    """The hash also covers how many events came before each line: a run that took another way
     to the same lines has another hash."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self) -> None:
         self.lines: list[str] = []
-        self._loop = loop
         self._hash = hashlib.blake2b(digest_size=8)
 
-    def note(self, what: str) -> None:
-        process = PROCESS.get(None)
-        who = process.name if process is not None else "-"
-        line = f"{self._loop.elapsed():12.6f} {who:<10} {what}"
+    def add(self, line: str, events: int) -> None:
         self.lines.append(line)
-        self._hash.update(f"{self._loop.events} {line}\n".encode())
+        self._hash.update(f"{events} {line}\n".encode())
 
     def digest(self) -> str:
         return self._hash.hexdigest()
@@ -35,10 +31,23 @@ class Trace:
             file.writelines(line + "\n" for line in self.lines)
 
 
+class LoopTrace(Trace):
+    """Of a world: each line says when it was, and whose process it was."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def note(self, what: str) -> None:
+        process = PROCESS.get(None)
+        who = process.name if process is not None else "-"
+        self.add(f"{self._loop.elapsed():12.6f} {who:<10} {what}", self._loop.events)
+
+
 class TraceHandler(logging.Handler):
     """What the shipped code logs is part of the story."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: LoopTrace) -> None:
         super().__init__(logging.INFO)
         self._trace = trace
 

@@ -10,7 +10,7 @@ from sim.clock import WallClock
 from sim.disk import DiskWeather, SimDisk
 from sim.loop import PROCESS, Process
 from sim.network import Network, NetworkedLoop
-from sim.trace import Trace
+from sim.trace import LoopTrace
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.loop = NetworkedLoop()  # type: ignore[abstract]
-        self.trace = Trace(self.loop)
+        self.trace = LoopTrace(self.loop)
         self.network = Network(self.loop, self.random("network"), self.trace)
         self.loop.network = self.network
         self.machines: dict[str, Machine] = {}

@@ -39,15 +39,43 @@ def test_an_identity_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_the_file_says_its_version_and_is_readable_for_people(tmp_path: Path) -> None:
     identity.write(tmp_path, JOINED)
     text = (tmp_path / FILE_NAME).read_text()
-    assert json.loads(text)["version"] == 1
+    assert json.loads(text)["version"] == 2
     assert len(text.splitlines()) > 5
 
 
 def test_a_newer_release_may_have_added_a_field(tmp_path: Path) -> None:
     identity.write(tmp_path, JOINED)
     stored = json.loads((tmp_path / FILE_NAME).read_text())
-    (tmp_path / FILE_NAME).write_text(json.dumps({**stored, "colour": "green"}))
+    del stored["checksum"]
+    newer = {**stored, "colour": "green"}
+    newer["checksum"] = identity.checksum_of(newer)
+    (tmp_path / FILE_NAME).write_text(json.dumps(newer))
     assert identity.read(tmp_path) == JOINED
+
+
+def test_an_identity_of_a_release_that_wrote_no_checksum_is_read(tmp_path: Path) -> None:
+    identity.write(tmp_path, JOINED)
+    stored = json.loads((tmp_path / FILE_NAME).read_text())
+    del stored["checksum"]
+    (tmp_path / FILE_NAME).write_text(json.dumps({**stored, "version": 1}))
+    assert identity.read(tmp_path) == JOINED
+
+
+def test_no_flipped_bit_makes_a_node_another_one(tmp_path: Path) -> None:
+    identity.write(tmp_path, JOINED)
+    path = tmp_path / FILE_NAME
+    whole = path.read_bytes()
+    complaints = []
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            assert identity.read(tmp_path) == JOINED, bytes(damaged)
+        except IdentityUnusable as error:
+            complaints.append(str(error))
+    assert all("is damaged" in it for it in complaints)
+    assert len(complaints) > 4 * len(whole)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +87,7 @@ def test_a_newer_release_may_have_added_a_field(tmp_path: Path) -> None:
         b"[]",
         b"{}",
         b'{"version": 1}',
+        b'{"version": 2, "cluster_id": "c", "node_id": 1, "incarnation": 0, "metadata_voters": []}',
         b'{"version": 1, "cluster_id": "c", "node_id": -1, "incarnation": 0}',
         b'{"version": 1, "cluster_id": "c", "node_id": 1, "incarnation": 0',
     ],
@@ -70,8 +99,8 @@ def test_a_damaged_identity_is_an_error_that_names_the_file(tmp_path: Path, cont
 
 
 def test_an_identity_of_a_later_format_asks_for_a_newer_release(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_text('{"version": 2}')
-    with pytest.raises(IdentityUnusable, match=r"version 2.*newer release"):
+    (tmp_path / FILE_NAME).write_text('{"version": 3}')
+    with pytest.raises(IdentityUnusable, match=r"version 3.*newer release"):
         identity.read(tmp_path)
 
 

@@ -47,9 +47,9 @@ from sapwood.raft import (
     VoteAnswer,
     Voter,
 )
-from tests.raft.cluster import Cluster
-from tests.raft.member import Member
-from tests.raft.messages import Announce, Fetch, Fetched, Handed, Message
+from sim.consensus.cluster import Cluster
+from sim.consensus.member import Member
+from sim.consensus.messages import Announce, Fetch, Fetched, Handed, Message
 
 
 def name(who: Voter) -> str:

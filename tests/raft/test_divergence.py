@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sapwood.raft import Behind, Diverging, InStep
 from sapwood.raft.divergence import compare, meeting_point
-from tests.raft.memory import Entry, MemoryLog, Tree
+from sim.consensus.memory import Entry, MemoryLog, Tree
 
 growth = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=5)
 """By how much the epoch rises, and how many records it has."""

@@ -34,7 +34,7 @@ from sapwood.raft import (
     Voter,
     Voters,
 )
-from tests.raft.memory import MemoryLog, Tree
+from sim.consensus.memory import MemoryLog, Tree
 
 ZERO, ONE, TWO = (Voter(node, 0) for node in range(3))
 THREE_VOTERS = (ZERO, ONE, TWO)

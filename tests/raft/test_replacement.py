@@ -15,7 +15,7 @@ import pytest
 
 from sapwood.raft import Elected, Voter, Voters
 from sapwood.raft import group as group_module
-from tests.raft.memory import Broken
+from sim.consensus.memory import Broken
 from tests.raft.stage import Stage
 
 STORY = [

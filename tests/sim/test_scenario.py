@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sim import invariants, planted, seams
-from sim.campaign import Campaign, run_all, run_one
-from sim.faults import NoSuchFault
+from sim import invariants, seams
+from sim.campaign import TIERS, Campaign, run_all, run_one
 from sim.node import SimNode
-from sim.scenario import Plan, run_seed
-from sim.seams import NoSuchSeam, patched
+from sim.plan import NoSuchFault, Plan
+from sim.planting import NoSuchPlant, NoSuchSeam, patched, planted
+from sim.scenario import run_seed
 from sim.world import World
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,7 +31,8 @@ def test_nodes_keep_their_promises_through_faults(seed: int, nodes: int) -> None
 
 
 DIGEST = """
-from sim.scenario import Plan, run_seed
+from sim.plan import Plan
+from sim.scenario import run_seed
 outcome = run_seed(2, Plan(minutes=0.05, nodes=3))
 print(outcome.digest, outcome.events, outcome.acknowledged, outcome.failure)
 """
@@ -68,18 +69,30 @@ def test_an_acknowledgement_before_the_sync_is_caught(tmp_path: Path) -> None:
     assert "loses its power" in trace
     command = Campaign(2, plan).command(failed.seed)
     assert command == (
-        f"python -m sim --tier 2 --minutes 0.1 --seed {failed.seed} --nodes 1 "
+        f"python -m sim --tier 2 --seed {failed.seed} --minutes 0.1 --nodes 1 "
         '--plant ack-before-sync --faults "slow disk,power cut"'
     )
 
 
-@pytest.mark.parametrize("name", planted.PLANTS)
-def test_every_planted_bug_finds_what_it_patches_and_takes_itself_out_again(name: str) -> None:
-    with planted.applied(name):
+def test_a_link_that_vouches_for_an_offline_leader_is_caught_by_the_missing_election() -> None:
+    plan = Plan(0.1, 3, True, "link-vouches-for-offline-replica", ("failing sync", "slow disk"))
+    failed = next((it for it in (run_seed(n, plan) for n in range(5, 25)) if it.failure), None)
+    assert failed is not None
+    assert failed.failure.startswith("Liveness: not so after 10 s: every partition has a leader")
+    assert run_seed(failed.seed, replace(plan, plant=None)).failure == ""
+
+
+@pytest.mark.parametrize(
+    ("tier", "name"), [(number, name) for number, tier in TIERS.items() for name in tier.plants]
+)
+def test_every_planted_bug_finds_what_it_patches_and_takes_itself_out_again(
+    tier: int, name: str
+) -> None:
+    with planted(TIERS[tier].plants, name):
         pass
     with pytest.raises(NoSuchSeam), patched(SimNode, "no_such_method", None):
         pass
-    with pytest.raises(planted.NoSuchPlant), planted.applied("no such bug"):
+    with pytest.raises(NoSuchPlant), planted(TIERS[tier].plants, "no such bug"):
         pass
 
 

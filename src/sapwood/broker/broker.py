@@ -27,6 +27,7 @@ from sapwood.broker.produce import produce
 from sapwood.broker.producer_ids import ProducerIds
 from sapwood.broker.state import BrokerConfig, BrokerState, wall_clock_ms
 from sapwood.broker.store import TOPIC_ID, MetadataStore
+from sapwood.broker.unattended import to_its_end
 from sapwood.metadata import records as r
 from sapwood.metadata.controller import METADATA_TOPIC
 from sapwood.metadata.image import BROKER_RESOURCE, Topic
@@ -109,7 +110,7 @@ def _cooked(api: Api, handler: Cooked) -> Raw:
         if isinstance(answer, Struct):
             return encode(request, answer)
         # A client that goes away must not stop a change of the cluster half-way.
-        return asyncio.shield(asyncio.ensure_future(finish(request, answer)))
+        return to_its_end(finish(request, answer))
 
     return raw
 

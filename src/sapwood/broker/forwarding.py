@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sapwood.broker.state import BrokerState
+from sapwood.broker.unattended import to_its_end
 from sapwood.replica import PeerUnreachable
 from sapwood.server import Request
 from sapwood.wire.apis import Api, codec_versions
@@ -48,7 +49,7 @@ def at_controller(handler: Handler) -> Handler:
     def handle(state: BrokerState, request: Request) -> Response | Awaitable[Response]:
         if state.store.is_controller or isinstance(request.connection, ForwardedConnection):
             return handler(state, request)
-        return asyncio.shield(asyncio.ensure_future(_forward(state, request, handler)))
+        return to_its_end(_forward(state, request, handler))
 
     return handle
 

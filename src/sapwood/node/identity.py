@@ -9,14 +9,17 @@ A founder has incarnation 0: founded again it would be in another cluster.
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
+from crc32c import crc32c
 
 from sapwood.disk import Journal, OsDisk, replace
 
 FILE_NAME = "identity.json"
-VERSION = 1
+VERSION = 2
+UNCHECKED_VERSION = 1
+"""Of releases that wrote no checksum."""
 FOUNDERS_INCARNATION = 0
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -47,20 +50,40 @@ def read(directory: Path) -> Identity | None:
         return None
     except OSError as error:
         raise IdentityUnusable(f"can't read {path}: {error.strerror}") from error
-    advice = "restore it from a backup, or empty the directory and let the node join anew"
+    return parse(data, str(path))
+
+
+def parse(data: bytes, path: str) -> Identity:
+    """What is stored at `path`, if it is what was written there.
+
+    Without a checksum one flipped bit made a node another node, or one of another cluster.
+    """
     try:
-        version = msgspec.json.decode(data)["version"]
-        if version == VERSION:
-            return msgspec.json.decode(data, type=Identity)
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
+        stored = msgspec.json.decode(data, type=dict[str, Any])
+        version, checksum = stored["version"], stored.pop("checksum", None)
+        if checksum is None and version == VERSION:
+            raise KeyError("checksum")
+        if checksum is not None and checksum != checksum_of(stored):
+            raise ValueError(f"its checksum is not {checksum}")
+        if version in (UNCHECKED_VERSION, VERSION):
+            return msgspec.convert({**stored, "version": VERSION}, Identity, str_keys=True)
+    except (msgspec.MsgspecError, ValueError, KeyError) as error:
+        advice = "restore it from a backup, or empty the directory and let the node join anew"
         raise IdentityUnusable(f"{path} is damaged ({error}): {advice}") from error
     raise IdentityUnusable(
         f"{path} has version {version}, this release reads {VERSION}: use a newer release"
     )
 
 
+def checksum_of(stored: dict[str, Any]) -> str:
+    """Of all fields but this one, in their order: also of those that another release has added."""
+    return f"{crc32c(msgspec.json.encode(stored)):08x}"
+
+
 def write(directory: Path, identity: Identity) -> None:
-    data = msgspec.json.format(msgspec.json.encode(identity)) + b"\n"
+    stored = msgspec.json.decode(msgspec.json.encode(identity), type=dict[str, Any])
+    stored["checksum"] = checksum_of(stored)
+    data = msgspec.json.format(msgspec.json.encode(stored)) + b"\n"
     replace(OsDisk(), str(directory / FILE_NAME), [data])
 
 

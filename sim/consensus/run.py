@@ -1,4 +1,4 @@
-"""Runs of a cluster under faults drawn from a seed, then healing: `python -m tests.raft.fuzz`.
+"""One seed of tier 1: replicas of one group through faults, then healing.
 
 Each seed draws which kinds of faults it has at all, so that a fault that hides another bug is often
 absent. Wipes are drawn only while a majority of every configuration in any log stays alive: the
@@ -7,10 +7,9 @@ death of a majority is not a bug.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from random import Random
 
 from sapwood.raft import (
@@ -25,39 +24,71 @@ from sapwood.raft import (
     Voters,
     majority,
 )
-from tests.raft.cluster import Cluster, Weather
-from tests.raft.member import Member
-from tests.raft.memory import Broken
+from sim.consensus.cluster import Cluster, Weather
+from sim.consensus.member import Member
+from sim.consensus.memory import Broken
+from sim.consensus.planted import PLANTS
+from sim.plan import Outcome, Plan, check_faults, trace_path
+from sim.planting import planted
 
 FAULTS_S = 20.0
+"""For how long a seed has faults unless told otherwise: more seeds find more than longer ones."""
 ROUNDS = 10
 CALM = Weather()
+CHURN = ("kill", "power cut", "isolation", "split", "duel")
+"""Each seed has one of these: without a change of leaders nothing can go wrong."""
 
 
 class Run:
     """One seed: faults, then healing."""
 
-    def __init__(self, seed: int, *, member: type[Member] = Member, traced: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        faults_s: float = FAULTS_S,
+        nodes: int | None = None,
+        only: Sequence[str] = (),
+        traced: bool = False,
+    ) -> None:
         rng = Random(seed)
-        nodes = rng.choice((1, 2, 3, 3, 3, 3, 4, 5))
+        drawn = rng.choice((1, 2, 3, 3, 3, 3, 4, 5))
+        founders = nodes or drawn
         spare = rng.choice((0, 0, 1, 2))
-        everybody = list(range(nodes + spare))
-        first = rng.sample(everybody, nodes)
+        everybody = list(range(founders + spare))
+        first = rng.sample(everybody, founders)
         flush_os = [it for it in everybody if rng.random() < 0.5] if rng.random() < 0.2 else []
-        cluster = Cluster(
-            seed, len(everybody), first, flush_os=flush_os, member=member, traced=traced
-        )
+        cluster = Cluster(seed, len(everybody), first, flush_os=flush_os, traced=traced)
         if rng.random() < 0.7:
             cluster.timing = Timing(silence_s=0.3, round_s=0.1, stagger_s=0.03)
         self.cluster = cluster
+        self.faults_s = faults_s
         self.rng = cluster.rng
         self.pace = rng.choice((0.03, 0.1, 0.3))
         self.dead: list[tuple[Voter, float]] = []
+        self.counts: dict[str, int] = {}
+        self.all: dict[str, Callable[[Member], None]] = {
+            "kill": self.kill,
+            "power cut": self.cut_power,
+            "power cut of all": self.cut_all_power,
+            "pause": self.pause,
+            "isolation": self.isolate,
+            "split": self.split,
+            "one-way cuts": self.one_way,
+            "wipe": self.wipe,
+            "other voters": self.retarget,
+            "hand-over": self.hand_over,
+            "retention": self.retire,
+            "lost leader": self.lose_leader,
+            "campaign": self.campaign,
+            "duel": self.duel,
+        }
+        check_faults(only, self.all)
         share = rng.choice((0.2, 0.4, 0.7))
-        churn = [self.kill, self.cut_power, self.isolate, self.split, self.duel]
-        self.faults = [rng.choice(churn), *(it for it in self.kinds() if rng.random() < share)]
+        kinds = [rng.choice(CHURN), *(it for it in self.all if rng.random() < share)]
         if rng.random() < 0.5:
-            self.faults.append(self.retarget)
+            kinds.append("other voters")
+        self.kinds = list(only) or kinds
         self.ambush = rng.choice((0.0, 0.03, 0.1, 0.3))
         cluster.watch = self.lie_in_wait
         cluster.weather = Weather(
@@ -68,20 +99,15 @@ class Run:
             sync_s=rng.choice((0.002, 0.02, 0.2)),
         )
 
-    def kinds(self) -> list[Callable[[Member], None]]:
-        return [
-            self.kill, self.cut_power, self.cut_all_power, self.pause, self.isolate, self.split,
-            self.one_way, self.wipe, self.retarget, self.hand_over, self.retire,
-            self.lose_leader, self.campaign, self.duel,
-        ]  # fmt: skip
-
     def go(self) -> None:
         cluster = self.cluster
+        cluster.trace(None, f"faults: {', '.join(dict.fromkeys(self.kinds))}; {cluster.weather}")
         for member in cluster.members.values():
             member.start()
         cluster.later(0.05, None, self.append)
         cluster.later(self.pace, None, self.strike)
-        cluster.run_until(FAULTS_S)
+        cluster.run_until(self.faults_s)
+        cluster.trace(None, "faults end")
         self.heal()
 
     # -- what clients do ---------------------------------------------------------------------
@@ -105,7 +131,7 @@ class Run:
     # -- faults ------------------------------------------------------------------------------
 
     def strike(self) -> None:
-        if self.cluster.now >= FAULTS_S:
+        if self.cluster.now >= self.faults_s:
             return
         members = list(self.cluster.members.values())
         victim = self.rng.choice(members)
@@ -120,8 +146,11 @@ class Run:
             self.cluster.later(self.rng.expovariate(1.0) * self.pace, None, self.strike)
 
     def hit(self, member: Member) -> None:
-        if self.cluster.now < FAULTS_S:
-            self.rng.choice(self.faults)(member)
+        if self.cluster.now < self.faults_s:
+            kind = self.rng.choice(self.kinds)
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+            self.cluster.trace(None, f"fault: {kind} ({member.me.node})")
+            self.all[kind](member)
 
     def calm_down(self) -> None:
         """Faults come in waves: without a leader now and then, little can go wrong."""
@@ -208,7 +237,7 @@ class Run:
             for b in self.cluster.members:
                 if b not in some:
                     cut.update({(a, b), (b, a)})
-        self.cluster.trace(self.cluster.members[0], "split", sorted(some))
+        self.cluster.trace(None, "apart from the others:", sorted(some))
         self.mend()
 
     def mend(self) -> None:
@@ -226,7 +255,7 @@ class Run:
     def retarget(self, _: Member) -> None:
         nodes = list(self.cluster.members)
         self.cluster.target = self.rng.sample(nodes, self.rng.randint(1, len(nodes)))
-        self.cluster.trace(self.cluster.members[0], "target", self.cluster.target)
+        self.cluster.trace(None, "target", self.cluster.target)
 
     def hand_over(self, member: Member) -> None:
         if member.up and not member.paused:
@@ -326,38 +355,35 @@ class Run:
         )
 
 
-def failure(seed: int, *, member: type[Member] = Member) -> str | None:
+def failure_of(run: Run) -> str:
+    """What is wrong with a run, if anything is."""
     try:
-        Run(seed, member=member).go()
+        run.go()
     except (Broken, RaftViolation) as error:
         return f"{type(error).__name__}: {error}"
-    return None
+    return ""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--trace", action="store_true", help="show what happens at the first seed")
-    given = parser.parse_args()
-    if given.trace:
-        run = Run(given.first, traced=True)
+def run_seed(seed: int, plan: Plan) -> Outcome:
+    began = time.perf_counter()
+    failure = details = ""
+    with planted(PLANTS, plan.plant):
+        run = Run(seed, faults_s=plan.minutes * 60, nodes=plan.nodes, only=plan.faults, traced=True)
         try:
             run.go()
-        finally:
-            print("\n".join(run.cluster.traces or []))
-        return
-    began = time.monotonic()
-    failed = 0
-    for seed in range(given.first, given.first + given.seeds):
-        found = failure(seed)
-        if found is not None:
-            failed += 1
-            print(f"seed {seed}: {found}")
-    took = time.monotonic() - began
-    print(f"{given.seeds} seeds, {failed} failed, {took:.1f} s")
-    sys.exit(1 if failed else 0)
-
-
-if __name__ == "__main__":
-    main()
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            details = "".join(traceback.format_exception(error))
+    cluster = run.cluster
+    if plan.traces is not None and (failure or plan.always_trace):
+        cluster.story.write(trace_path(plan.traces, seed), f"{failure}\n\n{details}")
+    return Outcome(
+        seed=seed,
+        simulated_s=cluster.now,
+        wall_s=time.perf_counter() - began,
+        events=cluster.events,
+        digest=cluster.story.digest(),
+        acknowledged=len(cluster.invariants.history),
+        faults=run.counts,
+        failure=failure,
+    )

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from random import Random
 
 from sapwood.raft import Effect, Timing, Voter, Voters
-from tests.raft.invariants import Invariants
-from tests.raft.member import Member
-from tests.raft.memory import Tree
-from tests.raft.messages import Fetched, Message
+from sim.consensus.invariants import Invariants
+from sim.consensus.member import Member
+from sim.consensus.memory import Tree
+from sim.consensus.messages import Fetched, Message
+from sim.trace import Trace
 
 
 @dataclass(slots=True)
@@ -58,16 +59,19 @@ class Cluster:
         """Called with everything that raft/ orders."""
         self.era = 0
         """Messages of another one are gone."""
-        self.traces: list[str] | None = [] if traced else None
+        self.events = 0
+        self.story = Trace()
+        self._is_traced = traced
         self.members = {it: member(self, it, 0, flush_os=it in flush_os) for it in range(nodes)}
         self.invariants = Invariants(self.members)
         self._events: list[tuple[float, int, Member | None, int, Callable[[], None]]] = []
         self._count = 0
 
-    def trace(self, member: Member, what: str, *details: object) -> None:
-        if self.traces is not None:
+    def trace(self, member: Member | None, what: str, *details: object) -> None:
+        if self._is_traced:
+            who = f"{member.me.node}.{member.me.incarnation}" if member is not None else "-"
             said = " ".join([what, *map(str, details)]).strip()
-            self.traces.append(f"{self.now:8.3f} {member.me.node}.{member.me.incarnation} {said}")
+            self.story.add(f"{self.now:12.6f} {who:<6} {said}", self.events)
 
     def later(self, delay_s: float, member: Member | None, action: Callable[[], None]) -> None:
         self._count += 1
@@ -124,6 +128,7 @@ class Cluster:
                 if member.paused and action != member.go_on:
                     member.waiting.append(action)
                     continue
+            self.events += 1
             action()
         self.now = end
         return done is not None and done()

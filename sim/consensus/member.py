@@ -31,11 +31,11 @@ from sapwood.raft import (
     VoteAnswer,
     Voter,
 )
-from tests.raft.memory import MemoryLog
-from tests.raft.messages import Announce, Fetch, Fetched, Handed, Message
+from sim.consensus.memory import MemoryLog
+from sim.consensus.messages import Announce, Fetch, Fetched, Handed, Message
 
 if TYPE_CHECKING:
-    from tests.raft.cluster import Cluster
+    from sim.consensus.cluster import Cluster
 
 NEVER = float("inf")
 MOST_ENTRIES = 6

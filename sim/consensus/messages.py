@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sapwood.raft import Position, Verdict, Vote, VoteAnswer, Voter
-from tests.raft.memory import Entry
+from sim.consensus.memory import Entry
 
 
 class Fetch(NamedTuple):

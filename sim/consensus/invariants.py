@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sapwood.raft import Elected, HardState, Leader, VoteAnswer, Voter, majority
-from tests.raft.memory import Broken, Entry, MemoryLog
-from tests.raft.messages import Fetch, Fetched, Handed, Message
+from sim.consensus.memory import Broken, Entry, MemoryLog
+from sim.consensus.messages import Fetch, Fetched, Handed, Message
 
 if TYPE_CHECKING:
-    from tests.raft.member import Member
+    from sim.consensus.member import Member
 
 
 class Invariants:
