@@ -14,12 +14,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "disk": set(),
     "raft": set(),
     "metadata": {"wire"},
+    "coordinator": {"wire"},
     "security": {"wire"},
     "client": {"wire"},
     "log": {"wire", "disk"},
     "replica": {"log", "raft", "disk", "wire", "security"},
     "server": {"wire", "security"},
-    "broker": {"replica", "metadata", "server", "wire"},
+    "broker": {"replica", "metadata", "coordinator", "server", "wire"},
     "node": {
         "broker",
         "client",
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # A pure room takes time and randomness as arguments. The shells of the client do its I/O.
-PURE_ROOMS = {"wire", "raft", "metadata", "security", "client"}
+PURE_ROOMS = {"wire", "raft", "metadata", "coordinator", "security", "client"}
 SHELLS = {SOURCE / "client" / "aio.py", SOURCE / "client" / "blocking.py"}
 IMPURE_MODULES = {
     "asyncio", "random", "secrets", "select", "selectors", "socket", "threading", "time", "uuid",

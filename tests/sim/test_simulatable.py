@@ -6,7 +6,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = ROOT / "src" / "sapwood"
-ROOMS = ("broker", "client", "log", "metadata", "raft", "replica", "security", "server")
+ROOMS = (
+    "broker",
+    "client",
+    "coordinator",
+    "log",
+    "metadata",
+    "raft",
+    "replica",
+    "security",
+    "server",
+)
 
 SYSTEM_MODULES = {"concurrent", "datetime", "multiprocessing", "random", "secrets", "subprocess"}
 SYSTEM_MODULES |= {"threading", "time", "uuid"}

@@ -12,6 +12,7 @@ from sapwood.broker import (
     clients,
     cluster,
     configs,
+    finding,
     membership,
     offsets,
     placement,
@@ -21,6 +22,7 @@ from sapwood.broker import (
     topics,
 )
 from sapwood.broker.controlling import Controlling
+from sapwood.broker.coordinating import Coordinators
 from sapwood.broker.fetch import fetch
 from sapwood.broker.forwarding import at_controller, forwarded
 from sapwood.broker.produce import produce
@@ -118,6 +120,7 @@ def _cooked(api: Api, handler: Cooked) -> Raw:
 _COOKED: dict[Api, Cooked] = {
     Api.LIST_OFFSETS: offsets.list_offsets,
     Api.METADATA: cluster.metadata,
+    Api.FIND_COORDINATOR: finding.find_coordinator,
     Api.CREATE_TOPICS: topics.create_topics,
     Api.DELETE_TOPICS: topics.delete_topics,
     Api.DELETE_RECORDS: offsets.delete_records,
@@ -284,6 +287,7 @@ class Broker:
             timing=config.timing,
             heartbeat_s=config.heartbeat_s,
             on_unwanted=self._unwanted,
+            on_role_changed=self._role_changed,
         )
         await replicas.begin()
         store = self._open_store(replicas)
@@ -292,6 +296,7 @@ class Broker:
             replicas=replicas,
             store=store,
             producer_ids=ProducerIds(config.node_id, store, self._peers),
+            coordinators=Coordinators(replicas, lambda: store.image, self._now_ms),
             peers=self._peers,
             entropy=self._entropy,
             data_dir=self._data_dir,
@@ -332,14 +337,16 @@ class Broker:
         await self.state.replicas.exchange.resign(RESIGN_S)
 
     def release_waiters(self) -> None:
-        """Answer the fetches that wait for more: a stop need not wait for them."""
+        """Answer what waits for more records or other members: a stop need not wait for them."""
         for waiter in list(self.state.fetch_waiters):
             waiter.answer()
+        self.state.coordinators.close()
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.state.coordinators.close()
         await self.state.producer_ids.close()
         await self.state.replicas.close()
         if isinstance(self._peers, Peers):
@@ -435,6 +442,10 @@ class Broker:
                 raise KafkaError(ErrorCode(answer.error_code), answer.error_message or "")
             return
 
+    def _role_changed(self, partition: Partition) -> None:
+        if self._state is not None:  # the metadata log has its role before there is anything else
+            self._state.coordinators.attend(partition)
+
     def _unwanted(self, partition: Partition) -> None:
         """Its leader has no use for it: it goes, unless the metadata says otherwise."""
         topic = self.state.image.topics_by_id.get(partition.topic_id)
@@ -461,6 +472,9 @@ class Broker:
     async def _applied(self, record: r.Record) -> None:
         """What a committed change of the metadata means for this node."""
         state = self.state
+        match record:
+            case r.TopicCreated() | r.PartitionsAdded() | r.TopicDeleted():
+                state.coordinators.topics_changed()
         match record:
             case r.TopicCreated():
                 if (topic := state.image.topics_by_id.get(record.topic_id)) is not None:

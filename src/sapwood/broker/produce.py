@@ -5,7 +5,7 @@ import asyncio
 from sapwood.broker.leading import leader_of, reads_alone
 from sapwood.broker.refusal import refuse
 from sapwood.broker.state import BrokerState
-from sapwood.metadata.controller import find_topic
+from sapwood.metadata.controller import check_not_internal, find_topic
 from sapwood.replica import OnCommitted
 from sapwood.server import Request
 from sapwood.wire.apis import Api
@@ -67,6 +67,7 @@ def _append(
         if acks not in (-1, 0, 1):
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: use all, 1 or 0")
         partition = state.partition(topic, topic_id, data.index)
+        check_not_internal(partition.topic)
         if acks == -1:
             partition.check_enough_replicas()
         appended = partition.produce(data.records, now_ms, done, everywhere=acks == -1)

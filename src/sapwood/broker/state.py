@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sapwood.broker.coordinating import Coordinators
 from sapwood.broker.producer_ids import ProducerIds
 from sapwood.broker.store import MetadataStore
 from sapwood.metadata import configs
-from sapwood.metadata.controller import check_partition, find_topic
+from sapwood.metadata.controller import INTERNAL_TOPICS, check_partition, find_topic
 from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Node, Topic
 from sapwood.replica import (
     Leadership,
@@ -73,6 +74,7 @@ class BrokerState:
     replicas: Replicas
     store: MetadataStore
     producer_ids: ProducerIds
+    coordinators: Coordinators
     peers: Peers | NoPeers
     entropy: Callable[[int], bytes]
     data_dir: str
@@ -152,6 +154,15 @@ class BrokerState:
             all_nodes=self.image.overrides(BROKER_RESOURCE, ""),
             static=static,
         )
+
+    def broker_config(self, name: str) -> str:
+        """The value of a broker config at this node."""
+        return configs.broker_config(name, self.broker_overrides(self.config.node_id)).value
+
+    def partition_count(self, topic: str) -> int:
+        """Of a topic that is made without one; -1 leaves it to the controller."""
+        config = INTERNAL_TOPICS.get(topic)
+        return self.config.num_partitions if config is None else int(self.broker_config(config))
 
     def topic_config(self, name: str, overrides: dict[str, str]) -> configs.Effective:
         return configs.topic_config(name, overrides, self.broker_overrides(self.config.node_id))

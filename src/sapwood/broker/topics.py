@@ -37,7 +37,7 @@ async def create_missing(state: BrokerState, names: Iterable[str]) -> None:
                     image,
                     name,
                     state.entropy(16),
-                    default_partition_count=state.config.num_partitions,
+                    default_partition_count=state.partition_count(name),
                 )
                 await state.store.commit([record])
             except KafkaError as error:
@@ -101,7 +101,7 @@ def _new_topic(state: BrokerState, image: Image, topic: Struct) -> TopicCreated:
         topic.name,
         state.entropy(16),
         partition_count=topic.num_partitions,
-        default_partition_count=state.config.num_partitions,
+        default_partition_count=state.partition_count(topic.name),
         replication_factor=topic.replication_factor,
         assignments=assignments,
         overrides=overrides,
@@ -126,6 +126,7 @@ async def delete_topics(state: BrokerState, request: Request, message: Struct) -
                         ErrorCode.INVALID_REQUEST, "Give either a topic's name or its id"
                     )
                 topic = controller.find_topic(image, name, topic_id)
+                controller.check_not_internal(topic.name)
                 result.name, result.topic_id = topic.name, topic.topic_id
                 await state.store.commit([TopicDeleted(topic_id=topic.topic_id)])
             except KafkaError as error:

@@ -265,6 +265,16 @@ _BROKER_ONLY = (
         "Partitions of a topic made without a count; -1: one for every core node.",
         read_only=True,
     ),
+    Config(
+        "offsets.topic.num.partitions", _T.INT, "16",
+        "Into how many shards groups and their positions are divided, when that begins.",
+        minimum=1, read_only=True,
+    ),
+    Config(
+        "transaction.state.log.num.partitions", _T.INT, "16",
+        "Into how many shards transactional ids are divided, when that begins.",
+        minimum=1, read_only=True,
+    ),
 )  # fmt: skip
 
 BROKER_CONFIGS: Mapping[str, Config] = {

@@ -17,7 +17,17 @@ MAX_PARTITIONS = 10_000
 """Of one topic: each costs files and memory, and one request must not exhaust a node."""
 DEFAULT_REPLICATION_FACTOR = 3
 METADATA_TOPIC = "__cluster_metadata"
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
 PRODUCER_ID_BLOCK = 1000
+
+INTERNAL_TOPICS = {
+    OFFSETS_TOPIC: "offsets.topic.num.partitions",
+    TRANSACTIONS_TOPIC: "transaction.state.log.num.partitions",
+}
+"""The logs of coordinators, and what says how many partitions they have."""
+_INTERNAL_CONFIGS = {"cleanup.policy": "compact", "flush": "sync", "segment.bytes": str(100 << 20)}
+"""Whoever makes such a topic: with other ones positions would be lost."""
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
@@ -39,6 +49,14 @@ def find_topic(image: Image, name: str | None, topic_id: bytes = b"") -> Topic:
     if name is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id")
     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist")
+
+
+def check_not_internal(name: str) -> None:
+    """Only coordinators write to their logs; everybody may read them."""
+    if name in INTERNAL_TOPICS:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} belongs to the cluster's coordinators"
+        )
 
 
 def check_partition(topic: Topic, partition: int) -> None:
@@ -65,6 +83,8 @@ def create_topic(
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is the cluster's own log")
     if name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists")
+    if name in INTERNAL_TOPICS:
+        overrides = {**(overrides or {}), **_INTERNAL_CONFIGS}
     if assignments:
         if partition_count != -1 or replication_factor != -1:
             raise KafkaError(
@@ -98,6 +118,7 @@ def create_topic(
 def add_partitions(
     image: Image, name: str, count: int, assignments: Sequence[Sequence[int]] | None
 ) -> r.PartitionsAdded:
+    check_not_internal(name)  # keys would go to other shards than the ones that know them
     topic = find_topic(image, name)
     _check_partition_count(count)
     existing = len(topic.partitions)

@@ -120,6 +120,7 @@ class Replicas:
         timing: Timing | None = None,
         heartbeat_s: float = 0.15,
         on_unwanted: Callable[[Partition], None] = lambda partition: None,
+        on_role_changed: Callable[[Partition], None] = lambda partition: None,
     ) -> None:
         self._disk = disk
         self._directory = f"{data_dir}/logs"
@@ -130,6 +131,7 @@ class Replicas:
         self._entropy = entropy
         self._timing = timing or Timing()
         self._on_unwanted = on_unwanted
+        self._on_role_changed = on_role_changed
         self._clock = HybridClock()
         self._cache = SegmentCache()
         self._partitions: dict[GroupKey, Partition] = {}
@@ -511,6 +513,7 @@ class Replicas:
     def role_changed(self, partition: Partition) -> None:
         if self._partitions.get(partition.key) is partition:
             self.exchange.role_changed(partition)
+            self._on_role_changed(partition)
 
     def progressed(self, partition: Partition, *, appended: bool) -> None:
         self.exchange.progressed(partition, appended=appended)

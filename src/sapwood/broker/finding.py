@@ -1,0 +1,57 @@
+"""FindCoordinator: which node answers for a group, or for a transactional id."""
+
+import asyncio
+
+from sapwood.broker.leading import ELECTION_S, current_leader, is_between_leaders
+from sapwood.broker.refusal import refuse
+from sapwood.broker.state import BrokerState
+from sapwood.broker.topics import create_missing
+from sapwood.metadata.controller import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from sapwood.metadata.image import Topic
+from sapwood.server import Request
+from sapwood.wire.codec import Struct
+from sapwood.wire.errors import ErrorCode, KafkaError
+
+FIRST_VERSION_OF_SEVERAL = 4
+LOOK_S = 0.01
+_KINDS = {0: OFFSETS_TOPIC, 1: TRANSACTIONS_TOPIC}
+
+
+async def find_coordinator(state: BrokerState, request: Request, message: Struct) -> Struct:
+    several = request.header.api_version >= FIRST_VERSION_OF_SEVERAL
+    keys = message.coordinator_keys if several else [message.key]
+    found = [await _find(state, request, getattr(message, "key_type", 0), key) for key in keys]
+    return Struct(coordinators=found) if several else found[0]
+
+
+async def _find(state: BrokerState, request: Request, key_type: int, key: str) -> Struct:
+    result = Struct(key=key, node_id=-1, host="", port=-1, error_code=0, error_message=None)
+    try:
+        kind = _KINDS.get(key_type)
+        if kind is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} don't exist"
+            )
+        if kind not in state.image.topics:
+            await create_missing(state, [kind])
+        node = state.image.nodes[await _leader(state, *state.coordinators.place(kind, key))]
+        result.node_id = node.node_id
+        result.host, result.port = state.address(node, request.connection.listener)
+    except KafkaError as error:
+        refuse(result, error)
+    return result
+
+
+async def _leader(state: BrokerState, topic: Topic, index: int) -> int:
+    """Waits for an election that is going on: clients that are told to ask again do so late."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ELECTION_S
+    while True:
+        leader, _ = current_leader(state, topic, index)
+        if leader in state.image.nodes and not is_between_leaders(state, topic, index):
+            return leader
+        if loop.time() >= deadline:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{index} has no leader now"
+            )
+        await asyncio.sleep(LOOK_S)
