@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from sapwood.broker import Broker, BrokerConfig
+from sapwood.disk import OsDisk
+from sapwood.replica import Voter
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode
-from tests.broker.asking import batch, on_a_loop, started
+from tests.broker.asking import ADVERTISED, batch, on_a_loop, started
+from tests.helpers import eventually_on_loop
 
 METADATA = "__cluster_metadata"
 
@@ -42,3 +46,24 @@ async def test_a_topic_that_can_not_be_made_on_demand_is_told_and_costs_no_conne
         made = await it.answer(Api.METADATA, 7, wanted)
     assert refused.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert made.topics[0].error_code == 0
+
+
+@on_a_loop
+async def test_a_node_that_got_the_metadata_as_a_snapshot_still_has_them_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sapwood.broker.store.SNAPSHOT_RECORDS", 4)
+    async with started(tmp_path / "0") as it:
+        await it.create("orders", "parcels", "bills", "returns")
+        metadata = it.broker.state.store.partition
+        await eventually_on_loop(lambda: metadata.log.start_offset > 0)
+        snapshot = metadata.snapshot()
+
+    config = BrokerConfig(node_id=1, advertised=ADVERTISED, metadata_voters=(Voter(0, 0),))
+    for is_told in (True, False):
+        broker = Broker(config, OsDisk(), str(tmp_path / "1"))
+        await broker.start()
+        if is_told:
+            broker.state.store.partition.restore(snapshot, 0)
+        assert set(broker.state.image.topics) == {"orders", "parcels", "bills", "returns"}
+        await broker.stop()

@@ -58,6 +58,8 @@ class MetadataStore:
         self._partition = partition
         self._disk = disk
         self._snapshot_path = snapshot_path
+        # Another file, so that a snapshot of our own that is being written can't undo it.
+        self._received_path = f"{snapshot_path}.received"
         self._snapshot_offset = 0
         self._now_ms = now_ms
         self._on_applied = on_applied
@@ -93,13 +95,14 @@ class MetadataStore:
 
     def open(self) -> None:
         """Read what is known to be committed."""
-        if self._disk.exists(self._snapshot_path):
-            file = self._disk.open(self._snapshot_path, write=False)
-            try:
-                self.load(file.pread(file.size, 0))
-            finally:
-                file.close()
-            self._snapshot_offset = self.applied
+        for path in (self._snapshot_path, self._received_path):
+            if self._disk.exists(path):
+                file = self._disk.open(path, write=False)
+                try:
+                    self.load(file.pread(file.size, 0))
+                finally:
+                    file.close()
+        self._snapshot_offset = self.applied
         self._apply_committed()
 
     # -- applying ----------------------------------------------------------------------------
@@ -222,6 +225,9 @@ class MetadataStore:
         body = msgspec.msgpack.encode(r.encode_all(list(self.image.records())))
         checked = struct.pack(">q", self.applied) + body
         return struct.pack(">4sHHI", _MAGIC, _VERSION, 0, crc32c(checked)) + checked
+
+    def keep(self, state: bytes) -> None:
+        replace_file(self._disk, self._received_path, [state])
 
     def load(self, state: bytes) -> None:
         """Replace the image by the one that `save` gave, here or at another node."""

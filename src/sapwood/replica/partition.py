@@ -59,6 +59,9 @@ class SnapshotState(Protocol):
 
     def save(self) -> bytes: ...
 
+    def keep(self, state: bytes) -> None:
+        """Have what another one saved on disk for good; OSError if that fails."""
+
     def load(self, state: bytes) -> None: ...
 
 
@@ -494,13 +497,18 @@ class Partition:
         """Forget the log, and begin anew where the leader's begins."""
         (length,) = _LENGTH.unpack_from(snapshot)
         log_end = _LENGTH.size + length
+        state = snapshot[log_end:]
         try:
+            # First: a crash in between must not leave a log that begins with what follows from
+            # records that nobody has here.
+            if self.state_of is not None:
+                self.state_of.keep(state)
             self.log.reset(snapshot[_LENGTH.size : log_end], now_ms)
         except (CorruptLog, OSError) as error:
             self.take_offline(str(error))
             return
         if self.state_of is not None:
-            self.state_of.load(snapshot[log_end:])
+            self.state_of.load(state)
         self.tell(Group.told, self.log.start_offset)
         self.sync()
 
