@@ -70,7 +70,8 @@ async def _elections(state: BrokerState, wanted: list[Struct]) -> None:
     if any(is_led_elsewhere(state, *place) for place in places):
         await asyncio.sleep(NEWS_S)
     deadline = loop.time() + ELECTION_S
-    while any(is_between_leaders(state, *place) for place in places):
+    # Only the undecided are looked at again: a client may ask about thousands at once.
+    while places := [place for place in places if is_between_leaders(state, *place)]:
         if loop.time() >= deadline:
             return
         await asyncio.sleep(ELECTION_LOOK_S)
