@@ -61,3 +61,8 @@ def binary(default: Any = MISSING) -> Any:
 def buffers(default: Any = MISSING) -> Any:
     """Bytes that are never copied: read as a view, written from one buffer or a list of them."""
     return _kind("records", default)
+
+
+def tagged(tag: int, described: Any) -> Any:
+    """The field as a tagged one: written where it differs from its default, else left out."""
+    return field(metadata={**described.metadata, "tag": tag}, default=described.default)
