@@ -6,9 +6,18 @@ Importing this package imports nothing else; its names are loaded when they are 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sapwood.client import AsyncClient, Client, Message, NotSubscribed, PositionLost
     from sapwood.cluster import Cluster
 
-__all__ = ["Cluster", "__version__"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Cluster",
+    "Message",
+    "NotSubscribed",
+    "PositionLost",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,6 +25,10 @@ def __getattr__(name: str) -> Any:
         from sapwood.cluster import Cluster
 
         return Cluster
+    if name in __all__ and name != "__version__":
+        from sapwood import client
+
+        return getattr(client, name)
     if name == "__version__":
         from importlib.metadata import version
 

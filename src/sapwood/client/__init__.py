@@ -14,30 +14,55 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sapwood.client.aio import AsyncKafkaClient
+    from sapwood.client.async_client import AsyncClient
     from sapwood.client.blocking import KafkaClient
     from sapwood.client.config import ClientConfig
-    from sapwood.client.errors import ClientClosed
+    from sapwood.client.errors import (
+        ClientClosed,
+        NotAcknowledged,
+        NotSubscribed,
+        PositionLost,
+    )
+    from sapwood.client.messages import Message, Stored
+    from sapwood.client.session import Pending
+    from sapwood.client.sync_client import Client
     from sapwood.wire.compression import Compression
     from sapwood.wire.errors import ErrorCode, KafkaError
 
 __all__ = [
+    "AsyncClient",
     "AsyncKafkaClient",
+    "Client",
     "ClientClosed",
     "ClientConfig",
     "Compression",
     "ErrorCode",
     "KafkaClient",
     "KafkaError",
+    "Message",
+    "NotAcknowledged",
+    "NotSubscribed",
+    "Pending",
+    "PositionLost",
+    "Stored",
 ]
 
 _HOMES = {
+    "AsyncClient": "sapwood.client.async_client",
     "AsyncKafkaClient": "sapwood.client.aio",
+    "Client": "sapwood.client.sync_client",
     "ClientClosed": "sapwood.client.errors",
     "ClientConfig": "sapwood.client.config",
     "Compression": "sapwood.wire.compression",
     "ErrorCode": "sapwood.wire.errors",
     "KafkaClient": "sapwood.client.blocking",
     "KafkaError": "sapwood.wire.errors",
+    "Message": "sapwood.client.messages",
+    "NotAcknowledged": "sapwood.client.errors",
+    "NotSubscribed": "sapwood.client.errors",
+    "Pending": "sapwood.client.session",
+    "PositionLost": "sapwood.client.errors",
+    "Stored": "sapwood.client.messages",
 }
 
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
 
 from sapwood.client.admin import ConfigEntry, NewTopic, ResourceKind
-from sapwood.client.batches import Delivery, RecordMetadata
+from sapwood.client.batches import Delivery, MessageKey, RecordMetadata
 from sapwood.client.calls import AnyNode, Controller, Leader, Node, Target
 from sapwood.client.cluster import Metadata, TopicPartition
 from sapwood.client.config import ClientConfig, parse_bootstrap
@@ -18,6 +18,8 @@ from sapwood.client.core import ClientCore
 from sapwood.client.effects import Close, Connect, Effect, Send, Settled, Ticket
 from sapwood.client.fetcher import Chunk, ConsumedRecord, read_records
 from sapwood.client.offsets import LATEST, FoundOffset
+from sapwood.client.procedures import FOREVER, Procedure, Wait
+from sapwood.client.transactions import Transactor
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 
@@ -190,6 +192,9 @@ class AsyncKafkaClient:
         headers: Sequence[tuple[str, bytes | None]] = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        *,
+        message_key: MessageKey | None = None,
+        transactor: Transactor | None = None,
     ) -> AsyncDelivery:
         """Accept a record, waiting for room if need be; await the result to know it is stored."""
         core = self.core
@@ -202,9 +207,17 @@ class AsyncKafkaClient:
             self.schedule()
             await future
         if timestamp_ms is None:
-            timestamp_ms = int(time.time() * 1000)
+            timestamp_ms = self.wall_clock_ms()
         delivery = AsyncDelivery()
-        core.append(known, (timestamp_ms, key, value, headers), partition, delivery, self.now_ms())
+        core.append(
+            known,
+            (timestamp_ms, key, value, headers),
+            partition,
+            delivery,
+            self.now_ms(),
+            message_key=message_key,
+            transactor=transactor,
+        )
         self.schedule()
         # A loop around `send` would keep the event loop from sending: let it, batch by batch.
         if core.producer.buffered_bytes - self._polled_bytes >= core.config.batch_bytes:
@@ -258,6 +271,10 @@ class AsyncKafkaClient:
     def now_ms() -> float:
         return time.monotonic() * 1000
 
+    @staticmethod
+    def wall_clock_ms() -> int:
+        return int(time.time() * 1000)
+
     def schedule(self) -> None:
         """Poll the core soon: everything that happens in one turn of the loop goes out together."""
         if not self._step_is_due:
@@ -274,6 +291,36 @@ class AsyncKafkaClient:
         self._parting = [link for link in self._parting if not link.gone.done()]
         self.core.lost(number, reason, self.now_ms())
         self.schedule()
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """A call of several steps."""
+        try:
+            while True:
+                wait = next(procedure)
+                self.schedule()
+                if not wait.is_over():
+                    await self._first_of(wait)
+        except StopIteration as end:
+            return cast(T, end.value)
+        finally:
+            procedure.close()
+            self.schedule()
+
+    async def _first_of(self, wait: Wait) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        for ticket in wait.tickets:
+            ticket.waiters.append(future)
+        timer = None
+        if wait.until_ms != FOREVER:
+            timer = loop.call_later(max(0.0, wait.until_ms - self.now_ms()) / 1000, _wake, future)
+        try:
+            await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            for ticket in wait.tickets:
+                ticket.waiters.remove(future)
 
     async def _wait(self, ticket: Ticket[T]) -> T:
         if not ticket.done:

@@ -57,6 +57,13 @@ class Identity(NamedTuple):
     epoch: int
 
 
+class MessageKey(NamedTuple):
+    """The numbers of a batch of one record that stand for the record's own id."""
+
+    identity: Identity
+    sequence: int
+
+
 class Stage(enum.Enum):
     WAITING = enum.auto()  # to be sent, or sent again
     IN_FLIGHT = enum.auto()
@@ -85,6 +92,7 @@ class Batch:
         "encoded",
         "flushes",
         "identity",
+        "is_keyed",
         "key",
         "records",
         "size_bytes",
@@ -101,6 +109,8 @@ class Batch:
         self.attempts = 0
         self.identity: Identity | None = None
         self.base_sequence = -1
+        # Its numbers say which message it is, not where it stands among others: see `keyed`.
+        self.is_keyed = False
         self.encoded: Buffer | None = None
         self.base_offset = -1
         self.append_time = -1
@@ -119,7 +129,7 @@ class Batch:
         """Let go of the records: whoever keeps a delivery shall not keep them in memory."""
         self.records, self.deliveries, self.encoded = [], [], None
 
-    def encode(self, compression: int) -> Buffer:
+    def encode(self, compression: int, *, transactional: bool = False) -> Buffer:
         """Encoded once: a batch that is sent again is the same to the last byte."""
         if self.encoded is None:
             producer_id, epoch = self.identity or (-1, -1)
@@ -129,6 +139,7 @@ class Batch:
                 producer_id=producer_id,
                 producer_epoch=epoch,
                 base_sequence=self.base_sequence,
+                transactional=transactional,
             )
         return self.encoded
 
@@ -176,7 +187,8 @@ class PartitionQueue:
     and everything behind it will be refused. Then the queue is `broken`: each batch of the window
     is sent until the broker has said whether it holds it, and only then the rest gets fresh
     numbers under a new epoch. A batch whose fate is unknown is never renumbered, so nothing is
-    stored twice, and nothing overtakes.
+    stored twice, and nothing overtakes. A keyed batch has no numbers that would keep it in its
+    place, so it travels alone.
     """
 
     __slots__ = (
@@ -221,12 +233,14 @@ class PartitionQueue:
         if self.broken or len(self.window) >= self.max_window or not self.queue:
             return None
         batch = self.queue[0]
+        if self.window and (batch.is_keyed or self.window[-1].is_keyed):
+            return None
         return batch if len(self.queue) > 1 or is_ready(batch) else None
 
     def number(self, identity: Identity | None) -> None:
         """Move the oldest unnumbered batch into the window."""
         batch = self.queue.popleft()
-        if identity is not None:
+        if identity is not None and not batch.is_keyed:
             self.identity = self.identity or identity
             batch.identity = self.identity
             batch.base_sequence = self.next_sequence
@@ -253,7 +267,7 @@ class PartitionQueue:
     def fail(self, batch: Batch) -> None:
         if batch in self.window:
             self.window.remove(batch)
-            self.broken = batch.identity is not None
+            self.broken = batch.identity is not None and not batch.is_keyed
         else:
             self.queue.remove(batch)
         self.mend()

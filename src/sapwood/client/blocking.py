@@ -14,10 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from sapwood.client.admin import ConfigEntry, NewTopic, ResourceKind
-from sapwood.client.batches import Delivery, RecordMetadata
+from sapwood.client.batches import Delivery, MessageKey, RecordMetadata
 from sapwood.client.calls import AnyNode, Target
 from sapwood.client.cluster import Metadata, TopicPartition
 from sapwood.client.config import ClientConfig, parse_bootstrap
@@ -26,6 +26,8 @@ from sapwood.client.effects import Close, Connect, Effect, Send, Ticket
 from sapwood.client.errors import ClientClosed
 from sapwood.client.fetcher import Chunk, ConsumedRecord, read_records
 from sapwood.client.offsets import LATEST, FoundOffset
+from sapwood.client.procedures import Procedure
+from sapwood.client.transactions import Transactor
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 
@@ -162,6 +164,9 @@ class KafkaClient:
         headers: Sequence[tuple[str, bytes | None]] = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        *,
+        message_key: MessageKey | None = None,
+        transactor: Transactor | None = None,
     ) -> BlockingDelivery:
         """Accept a record, waiting for room if need be; `get` the result to know it is stored."""
         core = self.core
@@ -171,10 +176,18 @@ class KafkaClient:
         if not core.producer.has_room():
             self.run_until(core.producer.has_room, None)
         if timestamp_ms is None:
-            timestamp_ms = int(time.time() * 1000)
+            timestamp_ms = self.wall_clock_ms()
         delivery = BlockingDelivery(self)
         now_ms = self.now_ms()
-        core.append(known, (timestamp_ms, key, value, headers), partition, delivery, now_ms)
+        core.append(
+            known,
+            (timestamp_ms, key, value, headers),
+            partition,
+            delivery,
+            now_ms,
+            message_key=message_key,
+            transactor=transactor,
+        )
         grown_bytes = core.producer.buffered_bytes - self._stepped_bytes
         if grown_bytes >= core.config.batch_bytes or now_ms - self._stepped_ms >= _STEP_EVERY_MS:
             self._step(may_wait=False)
@@ -225,12 +238,28 @@ class KafkaClient:
     def now_ms() -> float:
         return time.monotonic() * 1000
 
+    @staticmethod
+    def wall_clock_ms() -> int:
+        return int(time.time() * 1000)
+
     def run_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> None:
         deadline_ms = float("inf") if timeout_s is None else self.now_ms() + timeout_s * 1000
         while not is_done():
             if self.now_ms() >= deadline_ms:
                 raise TimeoutError(f"nothing was heard for {timeout_s} s")
             self._step(may_wait=True, until_ms=deadline_ms, is_done=is_done)
+
+    def run(self, procedure: Procedure[T]) -> T:
+        """A call of several steps."""
+        try:
+            while True:
+                wait = next(procedure)
+                while not wait.is_over() and self.now_ms() < wait.until_ms:
+                    self._step(may_wait=True, until_ms=wait.until_ms, is_done=wait.is_over)
+        except StopIteration as end:
+            return cast(T, end.value)
+        finally:
+            procedure.close()
 
     def _wait(self, ticket: Ticket[T]) -> T:
         self.run_until(lambda: ticket.done, None)

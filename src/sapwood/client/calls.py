@@ -10,7 +10,7 @@ from sapwood.client.cluster import ClusterView
 from sapwood.client.config import ClientConfig
 from sapwood.client.connection import Connection, Exchange
 from sapwood.client.effects import Effects, Ticket
-from sapwood.client.errors import MISPLACED, STALE_VIEW
+from sapwood.client.errors import MISPLACED, STALE_VIEW, error_for
 from sapwood.client.pool import MAIN_LANE, ConnectionPool
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
@@ -36,7 +36,16 @@ class Controller(NamedTuple):
     pass
 
 
-Target = AnyNode | Node | Leader | Controller
+class Coordinator(NamedTuple):
+    """Who looks after a consumer group, or after a transactional id."""
+
+    kind: int
+    key: str
+
+
+GROUP, TRANSACTION = 0, 1
+
+Target = AnyNode | Node | Leader | Controller | Coordinator
 
 
 @dataclass(slots=True)
@@ -44,7 +53,7 @@ class Call(Generic[T]):
     """`read` turns the answer into the ticket's value or raises KafkaError.
 
     A broken connection, or an answer that it was MISPLACED, sends the call round again until its
-    deadline.
+    deadline; `retried` narrows that, for what must not arrive twice.
     """
 
     api: Api
@@ -55,6 +64,7 @@ class Call(Generic[T]):
     started_ms: float
     deadline_ms: float
     max_version: int | None = None
+    retried: frozenset[ErrorCode] = MISPLACED
     attempts: int = 0
     seen_moment: int | None = None  # of the view that didn't know the target
     not_before_ms: float = 0.0
@@ -70,6 +80,8 @@ class Router:
         self._pool = pool
         self._effects = effects
         self._waiting: list[Call[Any]] = []
+        self._coordinators: dict[Coordinator, int] = {}
+        self._searches: dict[Coordinator, Ticket[int]] = {}
         self._closed: Exception | None = None
 
     def submit(self, call: Call[Any]) -> None:
@@ -80,7 +92,11 @@ class Router:
 
     def poll(self, now_ms: float) -> None:
         calls, self._waiting = self._waiting, []
+        failed = self._finish_searches()
         for call in calls:
+            if call.target in failed:
+                self._effects.fail(call.ticket, failed[call.target])
+                continue
             hopeless = self._hopeless(call, now_ms)
             if hopeless is not None:
                 self._effects.fail(call.ticket, hopeless)
@@ -104,6 +120,9 @@ class Router:
     def _dispatch(self, call: Call[Any], now_ms: float) -> None:
         connection = self._find(call.target, now_ms)
         if connection is None:
+            if isinstance(call.target, Coordinator) and self._is_out_of_reach(call.target):
+                self._coordinators.pop(call.target, None)  # by now it may be another node
+                self._pause(call, now_ms)
             self._waiting.append(call)
             return
 
@@ -135,9 +154,41 @@ class Router:
                 if self._view.controller not in self._view.brokers:
                     return self._pool.any_ready(now_ms)
                 node_id = self._view.controller
+            case Coordinator():
+                found = self._coordinators.get(target)
+                if found is None or found not in self._view.brokers:
+                    self._search(target, now_ms)
+                    return None
+                node_id = found
             case AnyNode():
                 return self._pool.any_ready(now_ms)
         return self._pool.ready(node_id, MAIN_LANE, now_ms)
+
+    def _search(self, target: Coordinator, now_ms: float) -> None:
+        if target in self._searches:
+            return
+        ticket = self._searches[target] = Ticket()
+        message = Struct(key=target.key, key_type=target.kind, coordinator_keys=[target.key])
+        deadline_ms = now_ms + self._config.api_timeout_ms
+        call = Call(
+            Api.FIND_COORDINATOR, message, AnyNode(), _read_coordinator, ticket, now_ms, deadline_ms
+        )
+        self._dispatch(call, now_ms)
+
+    def _finish_searches(self) -> dict[Target, Exception]:
+        """Take in who was found; the targets that can't be found, and why."""
+        failed: dict[Target, Exception] = {}
+        for target, ticket in list(self._searches.items()):
+            if not ticket.done:
+                continue
+            del self._searches[target]
+            if ticket.error is not None:
+                failed[target] = ticket.error
+                continue
+            self._coordinators[target] = ticket.result()
+            if ticket.result() not in self._view.brokers:
+                self._view.invalidate()
+        return failed
 
     def _answered(self, call: Call[Any], answer: Struct | KafkaError, now_ms: float) -> None:
         try:
@@ -145,20 +196,29 @@ class Router:
                 raise answer
             value = call.read(answer)
         except KafkaError as error:
-            if error.code not in MISPLACED:
+            if isinstance(call.target, Coordinator) and error.code in MISPLACED:
+                self._coordinators.pop(call.target, None)
+            if error.code not in call.retried:
                 self._effects.fail(call.ticket, error)
                 return
             if error.code in STALE_VIEW:
                 self._view.invalidate()
             call.last_error = error
-            call.not_before_ms = now_ms + self._config.pause_ms(call.attempts)
-            call.attempts += 1
+            self._pause(call, now_ms)
             self._waiting.append(call)
         except (AttributeError, ValueError, TypeError) as error:
             # An answer of another shape than asked for: better told than waited for in vain.
             self._effects.fail(call.ticket, error)
         else:
             self._effects.succeed(call.ticket, value)
+
+    def _pause(self, call: Call[Any], now_ms: float) -> None:
+        call.not_before_ms = now_ms + self._config.pause_ms(call.attempts)
+        call.attempts += 1
+
+    def _is_out_of_reach(self, target: Coordinator) -> bool:
+        found = self._coordinators.get(target)
+        return found is not None and self._pool.has_failed(found)
 
     def _hopeless(self, call: Call[Any], now_ms: float) -> KafkaError | None:
         if call.deadline_ms <= now_ms:
@@ -176,6 +236,13 @@ class Router:
                     f"there is no node {call.target.node_id}; there are: {known}",
                 )
         return None
+
+
+def _read_coordinator(answer: Struct) -> int:
+    found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+    if found.error_code:
+        raise error_for(found.error_code, "no coordinator", found.error_message)
+    return int(found.node_id)
 
 
 def unreachable(config: ClientConfig, pool: ConnectionPool) -> KafkaError:

@@ -7,11 +7,11 @@ Times are milliseconds on a clock that never goes back, except for the records' 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sapwood.client.admin import Admin
-from sapwood.client.batches import Delivery
+from sapwood.client.batches import Delivery, MessageKey
 from sapwood.client.calls import AnyNode, Call, Router, Target, unreachable
 from sapwood.client.cluster import (
     ClusterView,
@@ -25,10 +25,13 @@ from sapwood.client.config import ClientConfig
 from sapwood.client.effects import Effect, Effects, Ticket
 from sapwood.client.errors import ClientClosed
 from sapwood.client.fetcher import Fetcher
+from sapwood.client.groups import Groups
+from sapwood.client.member import Member
 from sapwood.client.offsets import FoundOffset, delete_records, list_offsets
 from sapwood.client.pool import MAIN_LANE, ConnectionPool
 from sapwood.client.producer import Producer
 from sapwood.client.scatter import Scatterer
+from sapwood.client.transactions import Transactor
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
@@ -40,6 +43,14 @@ _SCRATCH_BYTES = 64 * 1024
 class _Part(Protocol):
     def moments(self) -> Iterator[float]:
         """When to call `poll` again, if that isn't past."""
+
+
+class _Guest(_Part, Protocol):
+    """A part that comes and goes."""
+
+    def poll(self, now_ms: float) -> None: ...
+
+    def close(self, error: Exception) -> None: ...
 
 
 class _TopicWait:
@@ -64,6 +75,7 @@ class ClientCore:
 
     def __init__(self, config: ClientConfig, draw: Callable[[], float]) -> None:
         self.config = config
+        self.draw = draw
         self._effects = Effects()
         self.view = ClusterView(config)
         self._pool = ConnectionPool(config, self.view, self._effects, draw)
@@ -71,7 +83,8 @@ class ClientCore:
         self._scatterer = Scatterer(config, self.view, self._pool, self._effects)
         self.producer = Producer(config, self.view, self._pool, self._router, self._effects, draw)
         self.admin = Admin(config, self._router)
-        self._fetchers: list[Fetcher] = []
+        self.groups = Groups(config, self._router)
+        self._guests: list[_Guest] = []
         self._next_lane = MAIN_LANE + 1
         self._topic_waits: list[_TopicWait] = []
         self._asks: list[_MetadataAsk] = []
@@ -115,8 +128,8 @@ class ClientCore:
             self._learn(now_ms)
             self._check_topics(now_ms)
             self.producer.poll(now_ms)
-            for fetcher in self._fetchers:
-                fetcher.poll(now_ms)
+            for guest in self._guests:
+                guest.poll(now_ms)
             self._refresh(now_ms)
             self._router.poll(now_ms)
             self._scatterer.poll(now_ms)
@@ -130,7 +143,7 @@ class ClientCore:
         if self._closed is not None:
             return float("inf")
         parts: list[_Part] = [self._pool, self._router, self._scatterer, self.producer]
-        parts += self._fetchers
+        parts += self._guests
         moments = [moment_ms for part in parts for moment_ms in part.moments()]
         moments += [each.since_ms + self.config.topic_wait_ms for each in self._topic_waits]
         moments += [each.since_ms + self.config.api_timeout_ms for each in self._topic_waits]
@@ -159,6 +172,10 @@ class ClientCore:
         )
         return ticket
 
+    def settle(self, ticket: Ticket[None]) -> None:
+        """For tickets between those who use the core."""
+        self._effects.succeed(ticket, None)
+
     def usable_topic(self, name: str, partition: int | None) -> Topic | None:
         if self._closed is not None:
             raise self._closed
@@ -185,10 +202,14 @@ class ClientCore:
         partition: int | None,
         delivery: Delivery,
         now_ms: float,
+        *,
+        message_key: MessageKey | None = None,
+        transactor: Transactor | None = None,
     ) -> None:
         if self._closed is not None:
             raise self._closed
-        self.producer.append(topic, record, partition, delivery, now_ms)
+        producer = self.producer if transactor is None else transactor.producer
+        producer.append(topic, record, partition, delivery, now_ms, message_key)
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], now_ms: float
@@ -216,14 +237,43 @@ class ClientCore:
             stop_at,
         )
         self._next_lane += 1
-        self._fetchers.append(fetcher)
+        self._guests.append(fetcher)
         return fetcher
 
     def stop_fetching(self, fetcher: Fetcher, now_ms: float) -> None:
-        if fetcher in self._fetchers:
-            self._fetchers.remove(fetcher)
-            fetcher.close(ClientClosed("the fetcher was closed"))
+        if self._dismiss(fetcher, ClientClosed("the fetcher was closed")):
             self._pool.close("the fetcher was closed", now_ms, fetcher.lane)
+
+    def join(self, group: str, topics: Sequence[str], member_id: str) -> Member:
+        """A member of a consumer group; its heartbeats go out with everything else."""
+        if self._closed is not None:
+            raise self._closed
+        arguments = self.config, self.view, self._router, self._effects
+        member = Member(*arguments, group, topics, member_id)
+        self._guests.append(member)
+        return member
+
+    def leave(self, member: Member, now_ms: float) -> Ticket[Struct]:
+        ticket = member.leave(now_ms)
+        self._dismiss(member, ClientClosed("left the group"))
+        return ticket
+
+    def transactor(
+        self, transactional_id: str, timeout_ms: int, clock: Callable[[], float]
+    ) -> Transactor:
+        transactor = Transactor(
+            self.config,
+            self.view,
+            self._pool,
+            self._router,
+            self._effects,
+            self.draw,
+            clock,
+            transactional_id,
+            timeout_ms,
+        )
+        self._guests.append(transactor)
+        return transactor
 
     def close(self, now_ms: float) -> None:
         """Everything that is still open fails; carry out the last effects with `poll`."""
@@ -231,14 +281,21 @@ class ClientCore:
             return
         self._closed = closed = ClientClosed("the client is closed")
         self.producer.close(closed)
-        for fetcher in list(self._fetchers):
-            self.stop_fetching(fetcher, now_ms)
+        for guest in list(self._guests):
+            self._dismiss(guest, closed)
         self._pool.close(str(closed), now_ms)
         self._scatterer.close(closed)
         self._router.close(closed)
         for wait in self._topic_waits:
             self._effects.fail(wait.ticket, closed)
         self._topic_waits.clear()
+
+    def _dismiss(self, guest: _Guest, error: Exception) -> bool:
+        if guest not in self._guests:
+            return False
+        self._guests.remove(guest)
+        guest.close(error)
+        return True
 
     def _ask(
         self,

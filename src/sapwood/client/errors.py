@@ -9,6 +9,32 @@ class ClientClosed(RuntimeError):
     """The client was closed before the call could finish."""
 
 
+class NotSubscribed(LookupError):
+    """There is no such durable subscription: `subscribe` first, or somebody has unsubscribed."""
+
+
+class NotAcknowledged(RuntimeError):
+    """The message belongs to another process by now and has come again there."""
+
+
+class PositionLost(LookupError):
+    """Messages were deleted before this subscriber got them; the next `get` goes on behind them.
+
+    That takes a hard limit on the topic (`subscription.hold.bytes`), a DeleteRecords request, or
+    `sapwood partition recover --unsafe`: retention alone never passes a durable subscriber.
+    """
+
+    def __init__(self, topic: str, partition: int, lost_from: int, lost_to: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.lost_from = lost_from
+        self.lost_to = lost_to  # the first offset that is left
+        super().__init__(
+            f"topic {topic}, partition {partition}: offsets {lost_from} to {lost_to - 1} are gone "
+            f"and were never got; the next get goes on at {lost_to}"
+        )
+
+
 # The view of the cluster is out of date: look again before the next try.
 STALE_VIEW = frozenset(
     {

@@ -39,6 +39,9 @@ class Chunk(NamedTuple):
     stop_offset: int | None
     high_watermark: int
     data: memoryview
+    # Producer and first offset of transactions that were aborted: for readers of committed records
+    # only, who have to leave these out.
+    aborted: tuple[tuple[int, int], ...] = ()
 
 
 class ConsumedRecord(NamedTuple):
@@ -53,7 +56,9 @@ class ConsumedRecord(NamedTuple):
 
 
 def read_records(chunk: Chunk) -> Iterator[ConsumedRecord]:
-    topic, partition, first, _, stop, _, data = chunk
+    topic, partition, first, _, stop, _, data, aborted = chunk
+    upcoming = sorted(aborted, key=lambda each: each[1], reverse=True)
+    aborting: set[int] = set()
     position = 0
     while position < len(data):
         header = read_header(data, position)
@@ -63,7 +68,12 @@ def read_records(chunk: Chunk) -> Iterator[ConsumedRecord]:
                 f"topic {topic}, partition {partition}: the batch at offset {header.base_offset} "
                 "fails its CRC; read it from another replica",
             )
-        if not header.is_control:
+        while upcoming and upcoming[-1][1] <= header.last_offset:
+            aborting.add(upcoming.pop()[0])
+        is_aborted = header.is_transactional and header.producer_id in aborting
+        if header.is_control:
+            aborting.discard(header.producer_id)  # its transaction ends here, one way or the other
+        elif not is_aborted:
             kind = header.timestamp_type
             for record in decode_batch(data, position):
                 offset = record.offset
@@ -109,6 +119,18 @@ class Fetcher:
         self._failure: Exception | None = None
         self._arrival: Ticket[None] | None = None
         self.buffered_bytes = 0
+
+    def seek(self, key: TopicPartition, offset: int) -> None:
+        """Read this partition from here on, whatever was read of it before."""
+        self.release(key)
+        self._view.want(*key)
+        self._move(key, _Position(offset), offset)
+
+    def release(self, key: TopicPartition) -> None:
+        """Read no more of this partition; what is still under way is forgotten."""
+        self._positions.pop(key, None)
+        self._chunks = deque(each for each in self._chunks if each[:2] != key)
+        self.buffered_bytes = sum(len(each.data) for each in self._chunks)
 
     @property
     def finished(self) -> bool:
@@ -295,6 +317,10 @@ class Fetcher:
             self._stop_at.get(key),
             data.high_watermark,
             data.records[:end],
+            tuple(
+                (each.producer_id, each.first_offset)
+                for each in getattr(data, "aborted_transactions", None) or ()
+            ),
         )
         self._chunks.append(chunk)
         self.buffered_bytes += end

@@ -55,6 +55,11 @@ class ConnectionPool:
         self._open(broker.host, broker.port, lane, node_id, now_ms)
         return None
 
+    def has_failed(self, node_id: int) -> bool:
+        """Whether the last attempt to reach the node came to nothing."""
+        broker = self._view.brokers.get(node_id)
+        return broker is not None and (broker.host, broker.port) in self._setbacks
+
     def any_ready(self, now_ms: float) -> Connection | None:
         """The least busy connection to whichever broker; the bootstrap list is the last resort."""
         mains = [each for each in self.connections.values() if each.lane == MAIN_LANE]

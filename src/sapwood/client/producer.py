@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from sapwood.client.batches import (
     BATCH_OVERHEAD_BYTES,
@@ -10,6 +11,7 @@ from sapwood.client.batches import (
     Delivery,
     Flush,
     Identity,
+    MessageKey,
     PartitionQueue,
     Stage,
     record_size,
@@ -31,11 +33,29 @@ from sapwood.wire.records import NewRecord
 # from a repetition.
 MAX_IN_FLIGHT = 5
 
+# Above this version a Produce request announces its partitions to the coordinator by itself.
+_ANNOUNCED_PARTITIONS = 11
+
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _NEW_IDENTITY = (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
+class Scope(Protocol):
+    """The transaction that a producer's records belong to."""
+
+    transactional_id: str
+    identity: Identity | None
+
+    def admits(self, key: TopicPartition) -> bool:
+        """Whether records may go to this partition; if not yet, the partition is announced."""
+
+    def fail(self, error: Exception) -> None:
+        """A record can't be stored, so that the transaction can't be committed."""
+
+
 class Producer:
+    """With a `scope`, all that it sends belongs to transactions."""
+
     def __init__(
         self,
         config: ClientConfig,
@@ -44,6 +64,7 @@ class Producer:
         router: Router,
         effects: Effects,
         draw: Callable[[], float],
+        scope: Scope | None = None,
     ) -> None:
         self._config = config
         self._view = view
@@ -51,6 +72,7 @@ class Producer:
         self._router = router
         self._effects = effects
         self._draw = draw
+        self._scope = scope
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._active: dict[TopicPartition, PartitionQueue] = {}
         self._partitioners: dict[str, KeylessPartitioner] = {}
@@ -70,6 +92,7 @@ class Producer:
         partition: int | None,
         delivery: Delivery,
         now_ms: float,
+        message_key: MessageKey | None = None,
     ) -> None:
         size_bytes = record_size(record)
         if size_bytes + BATCH_OVERHEAD_BYTES > self._config.max_request_bytes:
@@ -86,12 +109,19 @@ class Producer:
             queue = self._queues.setdefault(key, PartitionQueue(key, self._max_window))
             self._active[key] = queue
         waiting = queue.queue
-        if waiting and waiting[-1].size_bytes + size_bytes <= self._config.batch_bytes:
-            batch = waiting[-1]
-        else:
+        batch = waiting[-1] if waiting else None
+        is_shared = message_key is None and batch is not None and not batch.is_keyed
+        if (
+            batch is None
+            or not is_shared
+            or batch.size_bytes + size_bytes > self._config.batch_bytes
+        ):
             batch = Batch(key, now_ms)
             self.buffered_bytes += BATCH_OVERHEAD_BYTES
             waiting.append(batch)
+        if message_key is not None:
+            batch.is_keyed = True
+            batch.identity, batch.base_sequence = message_key
         batch.add(record, size_bytes, delivery)
         self.buffered_bytes += size_bytes
 
@@ -109,11 +139,17 @@ class Producer:
         if not self._active:
             return
         self._expire(now_ms)
-        if self._config.is_idempotent and self._identity is None and not self._identify(now_ms):
+        if self._scope is not None:
+            self._identity = self._scope.identity
+            if self._identity is None:
+                return
+        elif self._config.is_idempotent and self._identity is None and not self._identify(now_ms):
             return
         by_node: dict[int, list[PartitionQueue]] = {}
         for queue in self._active.values():
             if queue.next_batch(now_ms, lambda batch: self._is_ready(batch, now_ms)) is None:
+                continue
+            if self._scope is not None and not self._scope.admits(queue.key):
                 continue
             leader = self._view.leader(*queue.key)
             if leader is not None:
@@ -252,10 +288,10 @@ class Producer:
         by_topic: dict[str, list[Struct]] = {}
         for batch in batches:
             topic, partition = batch.key
-            records = batch.encode(self._config.compression)
+            records = batch.encode(self._config.compression, transactional=bool(self._scope))
             by_topic.setdefault(topic, []).append(Struct(index=partition, records=records))
         message = Struct(
-            transactional_id=None,
+            transactional_id=self._scope.transactional_id if self._scope else None,
             acks=self._config.acks,
             timeout=self._config.request_timeout_ms,
             topic_data=[
@@ -271,9 +307,11 @@ class Producer:
         is_answered = self._config.acks != 0
         # The broker may use the whole timeout before it answers.
         timeout_ms = self._config.request_timeout_ms * 1.5
+        max_version = _ANNOUNCED_PARTITIONS if self._scope else None
         try:
             connection.submit(
-                Exchange(Api.PRODUCE, message, answered, timeout_ms, is_answered), now_ms
+                Exchange(Api.PRODUCE, message, answered, timeout_ms, is_answered, max_version),
+                now_ms,
             )
         except KafkaError as error:
             for batch in batches:
@@ -314,6 +352,9 @@ class Producer:
         error = error_for(verdict.error_code, subject, said)
         if error.code in _TOO_LARGE and len(batch.records) > 1:
             self._split(queue, batch)
+        elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.is_keyed:
+            collision = f"{subject}: another message's id looks the same: choose another id"
+            self._fail(queue, batch, KafkaError(error.code, collision))
         elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not queue.is_oldest(batch):
             batch.stage = Stage.WAITING  # its predecessor comes first, then it will fit
         elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.broken:
@@ -322,7 +363,7 @@ class Producer:
         elif error.code.retriable:
             self._retry(queue, batch, error, now_ms)
         else:
-            if error.code in _NEW_IDENTITY:
+            if error.code in _NEW_IDENTITY and not batch.is_keyed:
                 queue.identity = None
             self._fail(queue, batch, error)
 
@@ -346,8 +387,10 @@ class Producer:
         self._retire(queue)
 
     def _fail(self, queue: PartitionQueue, batch: Batch, error: KafkaError) -> None:
-        was_numbered = batch.identity is not None
+        was_numbered = batch.identity is not None and not batch.is_keyed
         queue.fail(batch)
+        if self._scope is not None:
+            self._scope.fail(error)
         if was_numbered and queue.identity is None:
             self._identity = None  # its epochs are used up, or the broker doesn't know it
         self._settle(batch, error)

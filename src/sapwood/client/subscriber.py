@@ -1,0 +1,488 @@
+"""A durable subscriber of one topic: takes messages, and commits before it hands them out.
+
+The subscription is the consumer group `topic␟id`; its committed positions are all there is to it,
+so it outlives its processes. Processes with the same id are members of the group and share its
+partitions. A take is one commit, fenced by the member's epoch and signed with a token. If the
+answer is lost, the member leaves, so that the commit can't arrive any more, and the token tells
+whether it had: only then are the messages handed out, or left to whoever comes next.
+Always: at most one commit under way; until its fate is known nothing else is taken.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from sapwood.client.cluster import TopicPartition
+from sapwood.client.core import ClientCore
+from sapwood.client.effects import Ticket
+from sapwood.client.errors import ClientClosed, NotAcknowledged, NotSubscribed, PositionLost
+from sapwood.client.fetcher import ConsumedRecord, Fetcher, read_records
+from sapwood.client.groups import NO_MEMBER, Committed, Membership
+from sapwood.client.ledger import Ledger
+from sapwood.client.member import Member
+from sapwood.client.messages import Message, received
+from sapwood.client.offsets import EARLIEST, LATEST
+from sapwood.client.procedures import FOREVER, Procedure, Wait, wait_for
+from sapwood.wire.errors import ErrorCode, KafkaError
+
+# Ids are hashed to their coordinator by what stands before this: a topic's subscriptions share one.
+SEPARATOR = "␟"
+
+# The answer to a commit is waited for even if there is no time left to wait for messages.
+_PATIENCE_MS = 5_000
+_FENCED = frozenset(
+    {
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+    }
+)
+
+
+def group_of(topic: str, subscriber: str) -> str:
+    return f"{topic}{SEPARATOR}{subscriber}"
+
+
+_GONE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND)
+_Positions = dict[TopicPartition, Committed]
+
+
+class Signed(NamedTuple):
+    """Positions, as whom to commit them, and the token by which they are known again."""
+
+    token: str
+    membership: Membership
+    positions: _Positions
+
+
+@dataclass(slots=True)
+class _Take:
+    """Messages whose commit was sent, until it is known what became of it."""
+
+    messages: list[Message]
+    signed: Signed
+    ticket: Ticket[None]
+
+
+@dataclass(slots=True)
+class _Out:
+    """A message that was handed out and isn't acknowledged yet."""
+
+    record: ConsumedRecord
+    again_at_ms: float
+
+
+class Subscriber:
+    def __init__(
+        self,
+        core: ClientCore,
+        clock: Callable[[], float],
+        new_name: Callable[[], str],
+        topic: str,
+        subscriber: str,
+    ) -> None:
+        self._core = core
+        self._clock = clock
+        self._new_name = new_name
+        self._topic = topic
+        self.subscriber = subscriber
+        self.group = group_of(topic, subscriber)
+        self._member: Member | None = None
+        self._fetcher: Fetcher | None = None
+        self._ledgers: dict[TopicPartition, Ledger] = {}
+        self._ready: deque[ConsumedRecord] = deque()
+        self._out: dict[TopicPartition, dict[int, _Out]] = {}
+        self._take: _Take | None = None
+        self._owed: list[Message] = []  # taken, and not handed out yet
+        self._picked: set[TopicPartition] = set()  # by a transaction that is open
+        self._count = 0
+        self._turn: Ticket[None] | None = None
+
+    # Subscribing
+
+    def subscribe(self, start: str) -> Procedure[bool]:
+        """True if this began the subscription; one that is there already stays where it is."""
+        committed = yield from self._committed(())
+        if any(each.offset >= 0 for each in committed.values()):
+            return False
+        found = yield from wait_for(
+            self._core.list_offsets(
+                dict.fromkeys(committed, EARLIEST if start == "earliest" else LATEST), self._clock()
+            )
+        )
+        positions = {key: Committed(each.offset, "") for key, each in found.items()}
+        while True:
+            try:
+                yield from wait_for(
+                    self._core.groups.commit(self.group, NO_MEMBER, positions, self._clock())
+                )
+            except KafkaError as error:
+                if error.code in _FENCED:  # somebody else has subscribed, and gets already
+                    return False
+                if not error.code.retriable:
+                    raise
+            else:
+                return True
+
+    def unsubscribe(self) -> Procedure[None]:
+        yield from self.close()
+        yield from wait_for(self._core.groups.delete(self.group, self._clock()))
+
+    def close(self) -> Procedure[None]:
+        """Let others have the partitions at once."""
+        member = self._dissolve()
+        if member is not None:
+            try:
+                yield from wait_for(self._core.leave(member, self._clock()))
+            except (KafkaError, ClientClosed):
+                pass  # its session will time out
+
+    # Taking
+
+    def take(self, most: int, until_ms: float) -> Procedure[list[Message]]:
+        """Up to `most` messages, by now committed: nobody gets them again."""
+        while True:
+            with (yield from self._my_turn()):
+                yield from self._prepare(until_ms)
+                if not self._owed and (records := self._next_records(most)):
+                    self._acknowledge(records)
+                    self._commit([received(each) for each in records], _keys(records))
+                    yield from self._settle(until_ms)
+                taken, self._owed = self._owed[:most], self._owed[most:]
+            if taken or self._clock() >= until_ms:
+                return taken
+            yield from self._news(until_ms)
+
+    def lend(
+        self,
+        most: int,
+        until_ms: float,
+        again_after_ms: float,
+        acknowledge: Callable[[Message], Any],
+    ) -> Procedure[list[Message]]:
+        """Up to `most` messages that come again unless they are acknowledged in time."""
+        while True:
+            with (yield from self._my_turn()):
+                yield from self._prepare(until_ms)
+                owed, self._owed = self._owed[:most], self._owed[most:]
+                records = self._overdue(most) or self._next_records(most)
+                records = records[: most - len(owed)]
+                for record in records:
+                    out = self._out.setdefault(record[:2], {})
+                    out[record.offset] = _Out(record, self._clock() + again_after_ms)
+            lent = [replace(each, _acknowledge=acknowledge) for each in owed]
+            lent += [received(record, acknowledge) for record in records]
+            if lent or self._clock() >= until_ms:
+                return lent
+            yield from self._news(min(until_ms, self._next_overdue_ms()))
+
+    def acknowledge(self, message: Message) -> Procedure[None]:
+        key = message.topic, message.partition
+        while True:
+            with (yield from self._my_turn()):
+                yield from self._prepare(FOREVER)
+                ledger = self._ledgers.get(key)
+                if ledger is not None:
+                    if ledger.is_acknowledged(message.offset):
+                        self._out.get(key, {}).pop(message.offset, None)
+                        return
+                    ledger.acknowledge(message.offset, message.offset + 1)
+                    self._commit([], [key])
+                    yield from self._settle(FOREVER)
+                    continue
+                if self._member is not None and self._member.is_settled:
+                    self._out.pop(key, None)
+                    raise NotAcknowledged(f"message {message.id}: {NotAcknowledged.__doc__}")
+            yield from self._news(self._clock() + _PATIENCE_MS)
+
+    # Taking in a transaction, which ends by `release`
+
+    def pick(self, most: int, until_ms: float) -> Procedure[list[Message]]:
+        """Messages whose positions are the transaction's to commit."""
+        while True:
+            with (yield from self._my_turn(in_transaction=True)):
+                yield from self._prepare(until_ms)
+                records = self._next_records(most)
+                self._acknowledge(records)
+                self._picked.update(_keys(records))
+            if records or self._clock() >= until_ms:
+                return [received(record) for record in records]
+            yield from self._news(until_ms)
+
+    def sign(self) -> Signed:
+        """What the transaction has to commit."""
+        return self._sign(self._picked)
+
+    def release(self, signed: Signed | None) -> Procedure[bool]:
+        """After the transaction: whether these positions were committed; if not, back to before."""
+        picked, self._picked = self._picked, set()
+        try:
+            return signed is not None and (yield from self._was_committed(signed))
+        finally:
+            for key in picked:
+                self._unload(key)
+
+    def keep(self) -> None:
+        """The transaction was committed."""
+        self._picked = set()
+
+    # One at a time
+
+    def _my_turn(self, *, in_transaction: bool = False) -> Procedure[AbstractContextManager[None]]:
+        while self._turn is not None:
+            yield Wait((self._turn,))
+        if self._picked and not in_transaction:
+            raise RuntimeError(
+                f"topic {self._topic} is being read in a transaction: get through the transaction "
+                "until it has ended"
+            )
+        self._turn = Ticket()
+        return self._hold_turn()
+
+    @contextmanager
+    def _hold_turn(self) -> Iterator[None]:
+        if self._member is not None:
+            self._member.is_busy = True
+        try:
+            yield
+        finally:
+            if self._member is not None:
+                self._member.is_busy = self._take is not None or bool(self._picked)
+            turn, self._turn = self._turn, None
+            if turn is not None:
+                self._core.settle(turn)
+
+    # Ownership
+
+    def _committed(self, also: Iterable[TopicPartition]) -> Procedure[_Positions]:
+        """The positions in all partitions; −1 in each if there is no subscription."""
+        topic = self._core.usable_topic(self._topic, None)
+        if topic is None:
+            topic = yield from wait_for(self._core.await_topic(self._topic, None, self._clock()))
+        keys = {(self._topic, partition) for partition in topic.partitions}.union(also)
+        return (
+            yield from wait_for(
+                self._core.groups.positions(self.group, sorted(keys), self._clock())
+            )
+        )
+
+    def _prepare(self, until_ms: float) -> Procedure[None]:
+        """Be a member, know the positions of what we own, and be reading from there."""
+        yield from self._settle(until_ms)
+        if self._take is not None:
+            return
+        member = self._member
+        if member is not None and member.failure is not None:
+            self._dissolve()
+            raise member.failure
+        owned = frozenset() if member is None else member.owned
+        for key in [key for key in self._ledgers if key not in owned]:
+            self._unload(key)
+        missing = [key for key in sorted(owned) if key not in self._ledgers]
+        if missing or member is None:
+            positions = yield from self._committed(missing)
+            if all(each.offset < 0 for each in positions.values()):
+                yield from self.close()
+                raise NotSubscribed(
+                    f"{self.subscriber} has no subscription to {self._topic}: subscribe first"
+                )
+            if self._fetcher is None:
+                self._fetcher = self._core.fetch({}, {})
+            for key in missing:
+                self._load(key, positions[key])
+        if member is None:
+            self._member = self._core.join(self.group, [self._topic], self._new_name())
+            self._member.is_busy = True
+        try:
+            self._decode()
+        except KafkaError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._stop_reading()
+                raise
+            yield from self._find_loss()
+
+    def _load(self, key: TopicPartition, committed: Committed) -> None:
+        ledger = self._ledgers[key] = Ledger(committed)
+        out = self._out.get(key, {})
+        for offset in [each for each in out if ledger.is_acknowledged(each)]:
+            del out[offset]
+        if self._fetcher is not None:
+            self._fetcher.seek(key, ledger.position)
+
+    def _unload(self, key: TopicPartition) -> None:
+        self._ledgers.pop(key, None)
+        self._ready = deque(each for each in self._ready if each[:2] != key)
+        if self._fetcher is not None:
+            self._fetcher.release(key)
+
+    def _dissolve(self) -> Member | None:
+        self._stop_reading()
+        member, self._member = self._member, None
+        return member
+
+    def _stop_reading(self) -> None:
+        self._ledgers.clear()
+        self._ready.clear()
+        if self._fetcher is not None:
+            self._core.stop_fetching(self._fetcher, self._clock())
+            self._fetcher = None
+
+    # Reading
+
+    def _decode(self) -> None:
+        while not self._ready and self._fetcher is not None:
+            chunk = self._fetcher.take()
+            if chunk is None:
+                return
+            ledger = self._ledgers.get(chunk[:2])
+            if ledger is None:
+                continue
+            for record in read_records(chunk):
+                # Offsets that no record has (of control records, say) need no acknowledgement.
+                if record.offset > ledger.read_to:
+                    ledger.acknowledge(ledger.read_to, record.offset)
+                ledger.read_to = record.offset + 1
+                self._ready.append(record)
+
+    def _next_records(self, most: int) -> list[ConsumedRecord]:
+        records: list[ConsumedRecord] = []
+        while self._ready and len(records) < most:
+            record = self._ready[0]
+            key, offset = record[:2], record.offset
+            ledger, out = self._ledgers[key], self._out.get(key, {})
+            if offset not in out and not ledger.is_acknowledged(offset):
+                if not ledger.has_room_for(offset, len(out)):
+                    break
+                records.append(record)
+            self._ready.popleft()
+            if not self._ready:
+                self._decode()
+        return records
+
+    def _overdue(self, most: int) -> list[ConsumedRecord]:
+        now_ms = self._clock()
+        return [
+            each.record
+            for key, out in self._out.items()
+            if key in self._ledgers
+            for each in sorted(out.values(), key=lambda each: each.record.offset)
+            if each.again_at_ms <= now_ms
+        ][:most]
+
+    def _next_overdue_ms(self) -> float:
+        outs = [each.again_at_ms for out in self._out.values() for each in out.values()]
+        return min(outs, default=FOREVER)
+
+    def _find_loss(self) -> Procedure[None]:
+        """The log no longer reaches back to where we are: say so, and go on where it begins."""
+        ledgers = dict(self._ledgers)
+        self._stop_reading()
+        keys = list(ledgers)
+        first = yield from wait_for(
+            self._core.list_offsets(dict.fromkeys(keys, EARLIEST), self._clock())
+        )
+        last = yield from wait_for(
+            self._core.list_offsets(dict.fromkeys(keys, LATEST), self._clock())
+        )
+        self._fetcher = self._core.fetch({}, {})
+        losses = []
+        for key, ledger in ledgers.items():
+            position = ledger.position
+            if position < first[key].offset:
+                losses.append(PositionLost(*key, position, first[key].offset))
+                ledger.acknowledge(position, first[key].offset)
+            elif position > last[key].offset:  # an operator gave up what had been acknowledged
+                losses.append(PositionLost(*key, last[key].offset, position))
+                ledger = Ledger(Committed(last[key].offset, ""))
+            ledger.read_to = ledger.position
+            self._ledgers[key] = ledger
+            self._fetcher.seek(key, ledger.position)
+        if losses:
+            raise losses[0]
+
+    def _news(self, until_ms: float) -> Procedure[None]:
+        """Until there is something to read, or to own, or the time is up."""
+        tickets: list[Ticket[Any]] = []
+        if self._member is not None:
+            tickets.append(self._member.change())
+        if self._fetcher is not None and self._ledgers:
+            tickets.append(self._fetcher.arrival())
+        yield Wait(tuple(tickets), until_ms)
+
+    # Committing
+
+    def _acknowledge(self, records: Iterable[ConsumedRecord]) -> None:
+        for record in records:
+            self._ledgers[record[:2]].acknowledge(record.offset, record.offset + 1)
+
+    def _sign(self, keys: Iterable[TopicPartition]) -> Signed:
+        member = self._member
+        if member is None or any(key not in self._ledgers for key in keys):
+            raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f"{self.group}: partitions have moved")
+        self._count += 1
+        token = f"{member.membership.member_id[:16]}.{self._count}"
+        positions = {key: self._ledgers[key].committed(token) for key in keys}
+        return Signed(token, member.membership, positions)
+
+    def _commit(self, messages: list[Message], keys: Iterable[TopicPartition]) -> None:
+        signed = self._sign(dict.fromkeys(keys))
+        _, membership, positions = signed
+        ticket = self._core.groups.commit(self.group, membership, positions, self._clock())
+        self._take = _Take(messages, signed, ticket)
+
+    def _settle(self, until_ms: float) -> Procedure[None]:
+        """If a commit is under way, find out what became of it; if it went through, the messages
+        are owed to whoever asks next."""
+        take = self._take
+        if take is None:
+            return
+        if not take.ticket.done:
+            yield Wait((take.ticket,), max(until_ms, self._clock() + _PATIENCE_MS))
+            if not take.ticket.done:
+                return
+        error = take.ticket.error
+        if error is not None and not isinstance(error, KafkaError):
+            raise error
+        is_committed = error is None
+        if error is not None:
+            yield from self._step_aside(error)
+            is_committed = yield from self._was_committed(take.signed)
+            for key in take.signed.positions:
+                self._unload(key)
+        self._take = None
+        if is_committed:
+            self._owed += take.messages
+        elif error is not None and not error.code.retriable and error.code not in _FENCED:
+            raise error
+
+    def _step_aside(self, error: KafkaError) -> Procedure[None]:
+        """Make sure that the commit that failed can't have an effect any more."""
+        member = self._member
+        if member is None:
+            return
+        if error.code is ErrorCode.NETWORK_EXCEPTION:
+            try:
+                yield from wait_for(self._core.leave(member, self._clock()))
+            except KafkaError as refusal:
+                if refusal.code not in _GONE:
+                    raise
+            self._dissolve()
+        elif error.code in _FENCED:
+            change = member.change()
+            member.fenced(error.code, self._clock())
+            yield Wait((change,), self._clock() + _PATIENCE_MS)
+
+    def _was_committed(self, signed: Signed) -> Procedure[bool]:
+        found = yield from wait_for(
+            self._core.groups.positions(self.group, signed.positions, self._clock())
+        )
+        return any(signed.token in Ledger(each).tokens for each in found.values())
+
+
+def _keys(records: Iterable[ConsumedRecord]) -> list[TopicPartition]:
+    return [record[:2] for record in records]
