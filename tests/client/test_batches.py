@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sapwood.client.batches import Batch, Delivery, Identity, PartitionQueue, Stage
@@ -58,6 +58,7 @@ fates = st.sampled_from(
 
 @settings(max_examples=300)
 @given(st.lists(st.integers(1, 3), max_size=12), st.lists(fates, max_size=60))
+@example([1] * 6, ["answer lost", *["answered"] * 4, "answer lost"])
 def test_whatever_is_lost_on_the_way_records_are_stored_once_and_in_order(
     sizes: list[int], script: list[str]
 ) -> None:

@@ -94,6 +94,7 @@ class Batch:
         "identity",
         "is_keyed",
         "key",
+        "ordinal",
         "records",
         "size_bytes",
         "stage",
@@ -109,6 +110,7 @@ class Batch:
         self.attempts = 0
         self.identity: Identity | None = None
         self.base_sequence = -1
+        self.ordinal = 0
         # Its numbers say which message it is, not where it stands among others: see `keyed`.
         self.is_keyed = False
         self.encoded: Buffer | None = None
@@ -152,6 +154,7 @@ class Batch:
         for half, offset in zip(halves, (0, middle), strict=True):
             half.identity = self.identity
             half.attempts = self.attempts
+            half.ordinal = self.ordinal - 1  # to the broker they are one more than this was
             half.flushes = list(self.flushes)
             if self.base_sequence >= 0:
                 half.base_sequence = (self.base_sequence + offset) & _SEQUENCE_MASK
@@ -200,6 +203,7 @@ class PartitionQueue:
         "max_window",
         "next_sequence",
         "not_before_ms",
+        "numbered",
         "queue",
         "window",
     )
@@ -211,6 +215,7 @@ class PartitionQueue:
         self.window: list[Batch] = []
         self.identity: Identity | None = None
         self.next_sequence = 0
+        self.numbered = 0
         self.broken = False
         self.not_before_ms = 0.0
         self.leaderless_since_ms: float | None = None
@@ -230,7 +235,11 @@ class PartitionQueue:
         for batch in self.window:
             if batch.stage is Stage.WAITING:
                 return batch
-        if self.broken or len(self.window) >= self.max_window or not self.queue:
+        if self.broken or not self.queue:
+            return None
+        # Those between that are answered count as well: they push the oldest out of the broker's
+        # memory, and then its repeat is a gap and no longer a repeat.
+        if self.window and self.numbered - self.window[0].ordinal >= self.max_window:
             return None
         batch = self.queue[0]
         if self.window and (batch.is_keyed or self.window[-1].is_keyed):
@@ -240,6 +249,8 @@ class PartitionQueue:
     def number(self, identity: Identity | None) -> None:
         """Move the oldest unnumbered batch into the window."""
         batch = self.queue.popleft()
+        batch.ordinal = self.numbered
+        self.numbered += 1
         if identity is not None and not batch.is_keyed:
             self.identity = self.identity or identity
             batch.identity = self.identity
