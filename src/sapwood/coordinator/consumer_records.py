@@ -1,0 +1,205 @@
+"""What `__consumer_offsets` holds of groups of the newer protocol, in Kafka's formats.
+
+A key begins with a number that says which record it is, a value with the version of its format.
+Topics that match a regular expression aren't stored (Kafka's record 16): they are looked up anew.
+"""
+
+import enum
+import struct
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import field
+from typing import Any, NamedTuple
+
+from sapwood.coordinator.assignors import Assignment
+from sapwood.coordinator.consumer_member import Current, MemberMetadata, MemberState
+from sapwood.wire.decoder import Decoder, compile_decoder
+from sapwood.wire.encoder import Buffer, Encoder, compile_encoder
+from sapwood.wire.errors import MalformedMessage
+from sapwood.wire.private.words import Message, int8, int32, string, uuid
+from sapwood.wire.schema import Struct, describe
+
+
+class Kind(enum.IntEnum):
+    GROUP_METADATA = 3
+    MEMBER_METADATA = 5
+    TARGET_METADATA = 6
+    TARGET_MEMBER = 7
+    CURRENT_ASSIGNMENT = 8
+
+
+_VERSION = 0
+_SHORT = struct.Struct(">h")
+
+
+class GroupMetadata(NamedTuple):
+    group_epoch: int
+    metadata_hash: int
+    """Of the topics that the members are subscribed to: another one asks for another target."""
+
+
+Value = GroupMetadata | MemberMetadata | int | Assignment | Current
+"""By the record's number; the epoch of the target is an `int`."""
+
+
+class ConsumerRecord(NamedTuple):
+    kind: Kind
+    group_id: str
+    member_id: str
+    """Empty where the record is about the group."""
+    value: Value | None
+    """None takes the record away."""
+
+
+class _GroupKey(Message):
+    __flexible__ = False
+    group_id: str = string()
+
+
+class _MemberKey(Message):
+    __flexible__ = False
+    group_id: str = string()
+    member_id: str = string()
+
+
+class _GroupMetadata(Message):
+    epoch: int = int32()
+    metadata_hash: int = field(metadata={"kafka_type": "int64", "tag": 0}, default=0)
+
+
+class _MemberMetadata(Message):
+    instance_id: str | None = string(None)
+    rack_id: str | None = string(None)
+    client_id: str = string()
+    client_host: str = string()
+    subscribed_topic_names: tuple[str, ...] = string()
+    subscribed_topic_regex: str | None = string(None)
+    rebalance_timeout_ms: int = int32(-1)
+    server_assignor: str | None = string(None)
+
+
+class _TargetMetadata(Message):
+    assignment_epoch: int = int32()
+
+
+class _TopicPartitions(Message):
+    topic_id: bytes = uuid()
+    partitions: tuple[int, ...] = int32()
+
+
+class _TargetMember(Message):
+    topic_partitions: tuple[_TopicPartitions, ...]
+
+
+class _CurrentAssignment(Message):
+    member_epoch: int = int32()
+    previous_member_epoch: int = int32()
+    state: int = int8()
+    assigned_partitions: tuple[_TopicPartitions, ...]
+    partitions_pending_revocation: tuple[_TopicPartitions, ...]
+
+
+_FORMATS: dict[Kind, tuple[Any, Any]] = {
+    Kind.GROUP_METADATA: (_GroupKey, _GroupMetadata),
+    Kind.MEMBER_METADATA: (_MemberKey, _MemberMetadata),
+    Kind.TARGET_METADATA: (_GroupKey, _TargetMetadata),
+    Kind.TARGET_MEMBER: (_MemberKey, _TargetMember),
+    Kind.CURRENT_ASSIGNMENT: (_MemberKey, _CurrentAssignment),
+}
+
+_encoders: dict[Any, Encoder] = {}
+_decoders: dict[Any, Decoder] = {}
+
+
+def encode(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
+    key_format, value_format = _FORMATS[record.kind]
+    key = _encoded(
+        key_format, record.kind, Struct(group_id=record.group_id, member_id=record.member_id)
+    )
+    if record.value is None:
+        return key, None
+    return key, _encoded(value_format, _VERSION, _spread(record.value))
+
+
+def decode(key: bytes, value: bytes | None) -> ConsumerRecord | None:
+    """None if it is of another kind; MalformedMessage if it can't be understood."""
+    (number,) = _SHORT.unpack_from(key)
+    if number not in _FORMATS:
+        return None
+    kind = Kind(number)
+    key_format, value_format = _FORMATS[kind]
+    named = _decoded(key_format, key)
+    gathered = None if value is None else _gathered(kind, _decoded(value_format, value))
+    return ConsumerRecord(kind, named.group_id, getattr(named, "member_id", ""), gathered)
+
+
+def topic_partitions(assignment: Iterable[tuple[bytes, int]]) -> list[Struct]:
+    """By topic, as messages and records have them."""
+    by_topic: defaultdict[bytes, list[int]] = defaultdict(list)
+    for topic_id, index in sorted(assignment):
+        by_topic[topic_id].append(index)
+    return [Struct(topic_id=topic_id, partitions=made) for topic_id, made in by_topic.items()]
+
+
+def assignment_of(topics: Iterable[Struct]) -> Assignment:
+    return frozenset((topic.topic_id, index) for topic in topics for index in topic.partitions)
+
+
+def _spread(value: Value) -> Struct:
+    match value:
+        case GroupMetadata():
+            return Struct(epoch=value.group_epoch, metadata_hash=value.metadata_hash)
+        case MemberMetadata():
+            return Struct(**value._asdict())
+        case Current():
+            return Struct(
+                member_epoch=value.member_epoch,
+                previous_member_epoch=value.previous_member_epoch,
+                state=int(value.state),
+                assigned_partitions=topic_partitions(value.assigned),
+                partitions_pending_revocation=topic_partitions(value.pending_revocation),
+            )
+        case int():
+            return Struct(assignment_epoch=value)
+        case _:
+            return Struct(topic_partitions=topic_partitions(value))
+
+
+def _gathered(kind: Kind, stored: Struct) -> Value:
+    match kind:
+        case Kind.GROUP_METADATA:
+            return GroupMetadata(stored.epoch, stored.metadata_hash)
+        case Kind.MEMBER_METADATA:
+            stored.subscribed_topic_names = tuple(stored.subscribed_topic_names)
+            return MemberMetadata(**vars(stored))
+        case Kind.TARGET_METADATA:
+            return int(stored.assignment_epoch)
+        case Kind.TARGET_MEMBER:
+            return assignment_of(stored.topic_partitions)
+        case Kind.CURRENT_ASSIGNMENT:
+            return Current(
+                stored.member_epoch,
+                stored.previous_member_epoch,
+                MemberState(stored.state),
+                assignment_of(stored.assigned_partitions),
+                assignment_of(stored.partitions_pending_revocation),
+            )
+
+
+def _encoded(format_: Any, number: int, message: Struct) -> bytes:
+    encoder = _encoders.get(format_)
+    if encoder is None:
+        encoder = _encoders[format_] = compile_encoder(describe(format_))
+    parts: list[Buffer] = []
+    encoder(message, bytearray(_SHORT.pack(number)), parts)
+    return b"".join(parts)
+
+
+def _decoded(format_: Any, data: bytes) -> Struct:
+    decoder = _decoders.get(format_)
+    if decoder is None:
+        decoder = _decoders[format_] = compile_decoder(describe(format_))
+    try:
+        return decoder(data, _SHORT.size)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedMessage(f"a stored {format_.__name__}: {error}") from error
