@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from sapwood.coordinator.assignors import Assignment
 from sapwood.coordinator.consumer_group import ConsumerGroup
 from sapwood.coordinator.consumer_heartbeat import checked_heartbeat
 from sapwood.coordinator.consumer_member import JOINING, LEAVING, LEAVING_FOR_A_WHILE
 from sapwood.coordinator.consumer_records import assignment_of, topic_partitions
-from sapwood.coordinator.effects import TopicFacts
+from sapwood.coordinator.effects import Answer, Append, Effect, TopicFacts
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 REBALANCE_MS = 30_000
+
+Record = tuple[bytes, bytes | None]
 
 
 class TopicTable:
@@ -40,6 +43,10 @@ class TopicTable:
 
     def find_by_id(self, topic_id: bytes) -> TopicFacts | None:
         return next((it for it in self if it.topic_id == topic_id), None)
+
+
+def appended(effects: list[Effect]) -> list[Record]:
+    return [record for it in effects if isinstance(it, Append) for record in it.records]
 
 
 def request(member_id: str, member_epoch: int, **said: object) -> Struct:
@@ -70,10 +77,11 @@ class Consumer:
     owned: Assignment = frozenset()
     target: Assignment = frozenset()
     interval_ms: int = 0
+    log: list[Record] = field(default_factory=list)
 
     def beat(self, now_ms: int = 0, *, full: bool = False, answer_is_lost: bool = False) -> None:
         """One heartbeat; what has to be given up is given up before the next."""
-        said: dict[str, object] = {"instance_id": self.instance_id}
+        said: dict[str, Any] = {"instance_id": self.instance_id}
         if self.epoch == JOINING or full:
             said |= {
                 "rebalance_timeout": REBALANCE_MS,
@@ -101,10 +109,14 @@ class Consumer:
         """Begin to read what was assigned."""
         self.owned = self.target
 
-    def send(self, now_ms: int = 0, **said: object) -> Struct:
+    def send(self, now_ms: int = 0, **said: Any) -> Struct:
         """Whatever a test wants said."""
         asked = request(self.member_id, self.epoch, **said)
-        return self.group.heartbeat(checked_heartbeat(asked, "client", "host"), now_ms)
+        beat = checked_heartbeat(asked, "client", "host")
+        effects = self.group.heartbeat("token", beat, now_ms)
+        self.log += appended(effects)
+        (answer,) = (it for it in effects if isinstance(it, Answer))
+        return answer.message
 
     def leave(self, *, for_a_while: bool = False) -> None:
         self.epoch = LEAVING_FOR_A_WHILE if for_a_while else LEAVING

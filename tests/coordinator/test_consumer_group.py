@@ -1,14 +1,17 @@
 """A group of the newer protocol: who joins, leaves, dies, is told what, and is refused."""
 
+from typing import Any
+
 import pytest
 
-from sapwood.coordinator.consumer_group import ConsumerGroup, ConsumerGroupConfig
+from sapwood.coordinator.consumer_group import WAITING_INTERVAL_MS, ConsumerGroup
 from sapwood.coordinator.consumer_member import MemberState
+from sapwood.coordinator.group import GroupSettings
 from sapwood.wire.errors import ErrorCode, KafkaError
 from tests.coordinator.consumers import REBALANCE_MS, Consumer, TopicTable, settle
 
-CONFIG = ConsumerGroupConfig(max_size=3)
-SESSION_MS = CONFIG.session_timeout_ms
+SETTINGS = GroupSettings(consumer_max_size=3)
+SESSION_MS = SETTINGS.consumer_session_timeout_ms
 
 
 @pytest.fixture
@@ -18,7 +21,7 @@ def topics() -> TopicTable:
 
 @pytest.fixture
 def group(topics: TopicTable) -> ConsumerGroup:
-    return ConsumerGroup("readers", topics, CONFIG)
+    return ConsumerGroup("readers", topics, SETTINGS)
 
 
 def refused(code: ErrorCode) -> "pytest.RaisesExc[KafkaError]":
@@ -36,7 +39,7 @@ def test_the_first_member_gets_everything_at_once(group: ConsumerGroup) -> None:
     alice.take()
     assert indexes(alice) == [0, 1, 2, 3, 4, 5]
     assert alice.epoch == group.group_epoch == group.assignment_epoch == 1
-    assert alice.interval_ms == CONFIG.heartbeat_interval_ms
+    assert alice.interval_ms == SETTINGS.consumer_heartbeat_interval_ms
     assert group.state == "Stable"
 
 
@@ -48,7 +51,7 @@ def test_a_second_member_gets_nothing_before_the_first_has_let_go(group: Consume
     bob.take()
     assert indexes(bob) == []
     assert bob.epoch == 2
-    assert bob.interval_ms == CONFIG.waiting_interval_ms  # it is worth asking again soon
+    assert bob.interval_ms == WAITING_INTERVAL_MS  # it is worth asking again soon
     assert group.state == "Reconciling"
 
     alice.send()  # a heartbeat that says nothing new: it is told, but has not let go
@@ -158,7 +161,7 @@ def test_a_static_member_that_comes_back_under_another_id_finds_all_as_it_was(
         Consumer(group, "alice-2", instance_id="desk").beat()
     alice.leave(for_a_while=True)
     with refused(ErrorCode.STALE_MEMBER_EPOCH):
-        group.check_commit("alice", None, epoch)
+        group.check_commit("alice", None, epoch, 0, transactional=False)
     settle(bob)
     assert len(bob.owned) == 3
 
@@ -189,17 +192,17 @@ def test_new_partitions_and_new_topics_are_handed_out(
     alice = Consumer(group, "alice", names=["orders", "later"])
     settle(alice)
     topics.make("orders", 8)
-    group.topics_changed()
+    group.topics_changed(0)
     settle(alice)
     assert len(alice.owned) == 8
     topics.make("later", 2)
     topics.make("unrelated", 2)
-    group.topics_changed()
+    group.topics_changed(0)
     settle(alice)
     assert len(alice.owned) == 10
     epoch = group.group_epoch
     topics.make("unrelated", 3)
-    group.topics_changed()
+    group.topics_changed(0)
     assert group.group_epoch == epoch
 
 
@@ -209,11 +212,11 @@ def test_a_topic_that_is_deleted_and_made_again_is_another_one(
     alice = Consumer(group, "alice")
     settle(alice)
     del topics.facts["orders"]
-    group.topics_changed()
+    group.topics_changed(0)
     settle(alice)
     assert alice.owned == frozenset()
     topics.make("orders", 2)
-    group.topics_changed()
+    group.topics_changed(0)
     settle(alice)
     assert indexes(alice) == [0, 1]
 
@@ -226,7 +229,7 @@ def test_a_pattern_follows_the_topics_that_there_are(
     settle(alice)
     assert len(alice.owned) == 6
     topics.make("oranges", 1)
-    group.topics_changed()
+    group.topics_changed(0)
     settle(alice)
     assert len(alice.owned) == 7
     assert group.subscribes_to("oranges")
@@ -272,16 +275,16 @@ def test_a_full_group_takes_nobody_else(group: ConsumerGroup) -> None:
     ],
 )
 def test_a_bad_join_is_refused_and_changes_nothing(
-    group: ConsumerGroup, said: dict[str, object], code: ErrorCode
+    group: ConsumerGroup, said: dict[str, Any], code: ErrorCode
 ) -> None:
-    good: dict[str, object] = {
+    good: dict[str, Any] = {
         "rebalance_timeout": 1000,
         "subscribed_topic_names": ["orders"],
         "topic_partitions": [],
     }
     with refused(code):
         Consumer(group, "alice").send(**{**good, **said})
-    assert group.take_records() == []
+    assert group.describe().group_epoch == 0
     Consumer(group, "alice").send(**good)
 
 
@@ -292,23 +295,23 @@ def test_bad_identities_are_refused(group: ConsumerGroup, member_id: str, epoch:
 
 
 def test_commits_are_held_against_the_member_epoch(group: ConsumerGroup) -> None:
-    group.check_commit("", None, -1)  # nobody is there whom it could harm
+    group.check_commit("", None, -1, 0, transactional=False)  # nobody is there whom it could harm
     alice = Consumer(group, "alice")
     settle(alice)
-    group.check_commit("alice", None, alice.epoch)
-    group.check_commit("", None, -1, transactional=True)
+    group.check_commit("alice", None, alice.epoch, 0, transactional=False)
+    group.check_commit("", None, -1, 0, transactional=True)
     group.check_fetch(None, -1)
     group.check_fetch("alice", alice.epoch)
     with refused(ErrorCode.STALE_MEMBER_EPOCH):
-        group.check_commit("alice", None, alice.epoch - 1)
+        group.check_commit("alice", None, alice.epoch - 1, 0, transactional=False)
     with refused(ErrorCode.ILLEGAL_GENERATION):
-        group.check_commit("alice", None, alice.epoch + 1, transactional=True)
+        group.check_commit("alice", None, alice.epoch + 1, 0, transactional=True)
     with refused(ErrorCode.STALE_MEMBER_EPOCH):
         group.check_fetch("alice", alice.epoch + 1)
     with refused(ErrorCode.UNKNOWN_MEMBER_ID):
-        group.check_commit("bob", None, alice.epoch)
+        group.check_commit("bob", None, alice.epoch, 0, transactional=False)
     with refused(ErrorCode.UNKNOWN_MEMBER_ID):
-        group.check_commit("", None, -1)
+        group.check_commit("", None, -1, 0, transactional=False)
 
 
 def test_a_description_tells_who_has_what_and_who_should(group: ConsumerGroup) -> None:

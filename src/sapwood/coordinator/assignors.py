@@ -131,7 +131,7 @@ class _Evening:
                 self.load[member] += 1
 
     def _reached_from(self, source: str) -> dict[str, tuple[str, bytes] | None]:
-        """Who can be given a partition, by the member it comes from and its topic; nearest first."""
+        """Who can be given one, with the member it comes from and its topic; nearest first."""
         reached: dict[str, tuple[str, bytes] | None] = {source: None}
         seen: set[bytes] = set()
         waiting = deque([source])

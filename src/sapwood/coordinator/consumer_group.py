@@ -13,7 +13,6 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from sapwood.coordinator import consumer_records as records
 from sapwood.coordinator.assignors import ASSIGNORS, NOTHING, Assignment, TopicPartition
@@ -27,29 +26,24 @@ from sapwood.coordinator.consumer_member import (
     reconciled,
 )
 from sapwood.coordinator.consumer_records import ConsumerRecord, GroupMetadata, Kind, Value
-from sapwood.coordinator.effects import TopicFacts, Topics
+from sapwood.coordinator.effects import Answer, Append, Effect, TopicFacts, Topics
+from sapwood.coordinator.group import GroupSettings
 from sapwood.coordinator.topic_pattern import TopicPattern
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 DEFAULT_ASSIGNOR = next(iter(ASSIGNORS))
+WAITING_INTERVAL_MS = 100
+"""Between heartbeats of a member that waits for what others are about to give up."""
 CONSUMER_MEMBER = 1
 """The type of member that descriptions tell."""
 
 
-class ConsumerGroupConfig(NamedTuple):
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 1000
-    waiting_interval_ms: int = 100
-    """Between heartbeats of a member that waits for what others are about to give up."""
-    max_size: int = 2000
-
-
 class ConsumerGroup:
-    def __init__(self, group_id: str, topics: Topics, config: ConsumerGroupConfig) -> None:
+    def __init__(self, group_id: str, topics: Topics, settings: GroupSettings) -> None:
         self.group_id = group_id
         self._topics = topics
-        self._config = config
+        self._settings = settings
         self.group_epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
@@ -67,6 +61,7 @@ class ConsumerGroup:
         self._revocations_end_ms: dict[str, float] = {}
         self.wake_at_ms = math.inf
         """Not later than when `tick` has something to do."""
+        self.empty_since_ms = 0
         self._written: list[tuple[bytes, bytes | None]] = []
 
     # -- records -----------------------------------------------------------------------------
@@ -92,20 +87,21 @@ class ConsumerGroup:
             case Kind.CURRENT_ASSIGNMENT:
                 self._apply_current(member_id, value if isinstance(value, Current) else None)
 
-    def take_records(self) -> list[tuple[bytes, bytes | None]]:
-        """What was changed since the last time, to be appended in one batch."""
-        written, self._written = self._written, []
-        return written
-
-    def dissolve(self) -> None:
-        """Take away all records of an empty group: it is deleted, or becomes one of another kind."""
-        self._write(Kind.TARGET_METADATA, "", None)
-        self._write(Kind.GROUP_METADATA, "", None)
+    def tombstones(self) -> list[tuple[bytes, None]]:
+        """Of an empty group: its members' records are gone with them."""
+        kinds = (Kind.TARGET_METADATA, Kind.GROUP_METADATA)
+        keys = (records.encode(ConsumerRecord(kind, self.group_id, "", None))[0] for kind in kinds)
+        return [(key, None) for key in keys]
 
     def _write(self, kind: Kind, member_id: str, value: Value | None) -> None:
         record = ConsumerRecord(kind, self.group_id, member_id, value)
         self.apply(record)
         self._written.append(records.encode(record))
+
+    def _effects(self) -> list[Effect]:
+        """What was changed, in one batch."""
+        written, self._written = self._written, []
+        return [Append(written)] if written else []
 
     def _apply_metadata(self, member_id: str, metadata: MemberMetadata | None) -> None:
         before = self.members.pop(member_id, None)
@@ -127,6 +123,18 @@ class ConsumerGroup:
             self._holders.update(dict.fromkeys(current.held, member_id))
 
     # -- questions ---------------------------------------------------------------------------
+
+    @property
+    def type(self) -> str:
+        return "consumer"
+
+    @property
+    def protocol_type(self) -> str:
+        return "consumer"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
 
     @property
     def state(self) -> str:
@@ -152,17 +160,18 @@ class ConsumerGroup:
         self,
         member_id: str,
         instance_id: str | None,
-        member_epoch: int,
+        epoch: int,
+        now_ms: int,
         *,
-        transactional: bool = False,
+        transactional: bool,
     ) -> None:
         """Whether this member, in this epoch, may commit positions."""
-        if member_epoch < 0 and not self.members:
+        if epoch < 0 and not self.members:
             return  # an administrator, or a consumer that assigns itself its partitions
-        if transactional and member_epoch < 0 and not member_id and instance_id is None:
+        if transactional and epoch < 0 and not member_id and instance_id is None:
             return  # older producers don't tell whom they commit for
         stale = ErrorCode.ILLEGAL_GENERATION if transactional else ErrorCode.STALE_MEMBER_EPOCH
-        self._check_epoch(member_id, member_epoch, stale)
+        self._check_epoch(member_id, epoch, stale)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Whether who asks for committed positions is who it says, if it says so."""
@@ -223,10 +232,11 @@ class ConsumerGroup:
 
     # -- heartbeats --------------------------------------------------------------------------
 
-    def heartbeat(self, beat: Heartbeat, now_ms: int) -> Struct:
-        """The answer; `take_records` has what was changed. KafkaError: nothing was."""
-        if beat.is_leaving:
-            return self._leave(beat)
+    def heartbeat(self, token: object, beat: Heartbeat, now_ms: int) -> list[Effect]:
+        answer = self._leave(beat, now_ms) if beat.is_leaving else self._go_on(beat, now_ms)
+        return [*self._effects(), Answer(token, answer)]
+
+    def _go_on(self, beat: Heartbeat, now_ms: int) -> Struct:
         if beat.member_epoch == JOINING:
             replaced = self._joins_in_place_of(beat)
         else:
@@ -257,10 +267,10 @@ class ConsumerGroup:
         return self._answer(beat.member_id, current, tell_assignment=tell)
 
     def _answer(self, member_id: str, current: Current, *, tell_assignment: bool) -> Struct:
-        interval_ms = self._config.heartbeat_interval_ms
+        interval_ms = self._settings.consumer_heartbeat_interval_ms
         if current.state is MemberState.UNRELEASED:
             # What it waits for may be free in a moment; but many that wait mustn't be a flood.
-            waiting_ms = max(self._config.waiting_interval_ms, 2 * len(self.members))
+            waiting_ms = max(WAITING_INTERVAL_MS, 2 * len(self.members))
             interval_ms = min(interval_ms, waiting_ms)
         assignment = None
         if tell_assignment:
@@ -284,7 +294,10 @@ class ConsumerGroup:
                     f"Instance {beat.instance_id!r} is in the group, as member {namesake}",
                 )
             return namesake
-        if beat.member_id not in self.members and len(self.members) >= self._config.max_size:
+        if (
+            beat.member_id not in self.members
+            and len(self.members) >= self._settings.consumer_max_size
+        ):
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"Group {self.group_id!r} has {len(self.members)} members already",
@@ -329,7 +342,7 @@ class ConsumerGroup:
         self._write(Kind.TARGET_MEMBER, new, target)
         self._write(Kind.CURRENT_ASSIGNMENT, new, Current(assigned=assigned))
 
-    def _leave(self, beat: Heartbeat) -> Struct:
+    def _leave(self, beat: Heartbeat, now_ms: int) -> Struct:
         self._check_instance(beat)
         current = self._find(beat.member_id)
         if beat.member_epoch == LEAVING_FOR_A_WHILE:
@@ -338,7 +351,7 @@ class ConsumerGroup:
             self._write(Kind.CURRENT_ASSIGNMENT, beat.member_id, waiting)
             self._revocations_end_ms.pop(beat.member_id, None)
         else:
-            self._remove([beat.member_id])
+            self._remove([beat.member_id], now_ms)
         return Struct(
             error_code=0,
             error_message=None,
@@ -350,19 +363,20 @@ class ConsumerGroup:
 
     # -- time and topics ---------------------------------------------------------------------
 
-    def loaded(self, now_ms: int) -> None:
-        """The group is led here from now on."""
+    def loaded(self, now_ms: int) -> list[Effect]:
+        self.empty_since_ms = now_ms
         for member_id in self.members:
             self._heard_of(member_id, now_ms)
-        self.topics_changed()
+        return self.topics_changed(now_ms)
 
-    def topics_changed(self) -> None:
+    def topics_changed(self, now_ms: int) -> list[Effect]:
         if self.members:
             self._retarget(changed=False)
+        return self._effects()
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: int) -> list[Effect]:
         if now_ms < self.wake_at_ms:
-            return
+            return []
         gone = [
             member_id
             for member_id in self.members
@@ -370,12 +384,13 @@ class ConsumerGroup:
             or self._revocations_end_ms.get(member_id, math.inf) <= now_ms
         ]
         if gone:
-            self._remove(gone)
+            self._remove(gone, now_ms)
         ends = (*self._sessions_end_ms.values(), *self._revocations_end_ms.values())
         self.wake_at_ms = min(ends, default=math.inf)
+        return self._effects()
 
     def _heard_of(self, member_id: str, now_ms: int) -> None:
-        ends_ms = now_ms + self._config.session_timeout_ms
+        ends_ms: float = now_ms + self._settings.consumer_session_timeout_ms
         self._sessions_end_ms[member_id] = ends_ms
         if self.current[member_id].state is MemberState.UNREVOKED:
             timeout_ms = self.members[member_id].rebalance_timeout_ms
@@ -388,7 +403,8 @@ class ConsumerGroup:
 
     # -- what the group is to do -------------------------------------------------------------
 
-    def _remove(self, member_ids: Iterable[str]) -> None:
+    def _remove(self, member_ids: Iterable[str], now_ms: int) -> None:
+        self.empty_since_ms = now_ms
         for member_id in member_ids:
             self._write_removal(member_id)
         self._retarget(changed=True)

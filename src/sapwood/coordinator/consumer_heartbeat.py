@@ -5,7 +5,6 @@ from typing import NamedTuple
 from sapwood.coordinator.assignors import ASSIGNORS, Assignment
 from sapwood.coordinator.consumer_member import (
     JOINING,
-    LEAVING,
     LEAVING_FOR_A_WHILE,
     MemberMetadata,
 )
@@ -109,13 +108,12 @@ def checked_heartbeat(request: Struct, client_id: str, client_host: str) -> Hear
         beat.member_epoch == LEAVING_FOR_A_WHILE and beat.instance_id is None,
         "InstanceId must be given by a static member that leaves",
     )
-    if beat.member_epoch != LEAVING and beat.server_assignor is not None:
-        if beat.server_assignor not in ASSIGNORS:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_ASSIGNOR,
-                f"There is no assignor {beat.server_assignor[:100]!r}: "
-                f"use one of {', '.join(ASSIGNORS)}",
-            )
+    if beat.server_assignor is not None and beat.server_assignor not in ASSIGNORS:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {beat.server_assignor[:100]!r}: "
+            f"use one of {', '.join(ASSIGNORS)}",
+        )
     if regex:
         _check_pattern(regex)
     return beat

@@ -1,4 +1,4 @@
-"""A member of a group of the newer protocol, and how it gets from what it has to what it should have.
+"""A member of a group of the newer protocol: how it gets from what it has to what it should have.
 
     STABLE ─────────────▶ UNREVOKED   it has to give something up first, and keeps its epoch
       ▲  ╲                    │       until it says that it has

@@ -5,19 +5,15 @@ Topics that match a regular expression aren't stored (Kafka's record 16): they a
 """
 
 import enum
-import struct
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sapwood.coordinator.assignors import Assignment
 from sapwood.coordinator.consumer_member import Current, MemberMetadata, MemberState
-from sapwood.wire.decoder import Decoder, compile_decoder
-from sapwood.wire.encoder import Buffer, Encoder, compile_encoder
-from sapwood.wire.errors import MalformedMessage
-from sapwood.wire.private.words import Message, int8, int32, string, uuid
-from sapwood.wire.schema import Struct, describe
+from sapwood.coordinator.stored import Format, version_of
+from sapwood.wire.codec import Struct
+from sapwood.wire.private.words import Message, int8, int32, int64, string, tagged, uuid
 
 
 class Kind(enum.IntEnum):
@@ -26,10 +22,6 @@ class Kind(enum.IntEnum):
     TARGET_METADATA = 6
     TARGET_MEMBER = 7
     CURRENT_ASSIGNMENT = 8
-
-
-_VERSION = 0
-_SHORT = struct.Struct(">h")
 
 
 class GroupMetadata(NamedTuple):
@@ -64,7 +56,7 @@ class _MemberKey(Message):
 
 class _GroupMetadata(Message):
     epoch: int = int32()
-    metadata_hash: int = field(metadata={"kafka_type": "int64", "tag": 0}, default=0)
+    metadata_hash: int = tagged(0, int64(0))
 
 
 class _MemberMetadata(Message):
@@ -99,37 +91,33 @@ class _CurrentAssignment(Message):
     partitions_pending_revocation: tuple[_TopicPartitions, ...]
 
 
-_FORMATS: dict[Kind, tuple[Any, Any]] = {
-    Kind.GROUP_METADATA: (_GroupKey, _GroupMetadata),
-    Kind.MEMBER_METADATA: (_MemberKey, _MemberMetadata),
-    Kind.TARGET_METADATA: (_GroupKey, _TargetMetadata),
-    Kind.TARGET_MEMBER: (_MemberKey, _TargetMember),
-    Kind.CURRENT_ASSIGNMENT: (_MemberKey, _CurrentAssignment),
-}
+def _formats(key: type[Message], kind: Kind, value: type[Message]) -> tuple[Format, Format]:
+    return Format(key, kind), Format(value, 0)
 
-_encoders: dict[Any, Encoder] = {}
-_decoders: dict[Any, Decoder] = {}
+
+_FORMATS = {
+    Kind.GROUP_METADATA: _formats(_GroupKey, Kind.GROUP_METADATA, _GroupMetadata),
+    Kind.MEMBER_METADATA: _formats(_MemberKey, Kind.MEMBER_METADATA, _MemberMetadata),
+    Kind.TARGET_METADATA: _formats(_GroupKey, Kind.TARGET_METADATA, _TargetMetadata),
+    Kind.TARGET_MEMBER: _formats(_MemberKey, Kind.TARGET_MEMBER, _TargetMember),
+    Kind.CURRENT_ASSIGNMENT: _formats(_MemberKey, Kind.CURRENT_ASSIGNMENT, _CurrentAssignment),
+}
 
 
 def encode(record: ConsumerRecord) -> tuple[bytes, bytes | None]:
     key_format, value_format = _FORMATS[record.kind]
-    key = _encoded(
-        key_format, record.kind, Struct(group_id=record.group_id, member_id=record.member_id)
-    )
+    key = key_format.encode(group_id=record.group_id, member_id=record.member_id)
     if record.value is None:
         return key, None
-    return key, _encoded(value_format, _VERSION, _spread(record.value))
+    return key, value_format.encode(**_spread(record.value))
 
 
-def decode(key: bytes, value: bytes | None) -> ConsumerRecord | None:
-    """None if it is of another kind; MalformedMessage if it can't be understood."""
-    (number,) = _SHORT.unpack_from(key)
-    if number not in _FORMATS:
-        return None
-    kind = Kind(number)
+def decode(key: bytes, value: bytes | None) -> ConsumerRecord:
+    """MalformedMessage if it can't be understood."""
+    kind = Kind(version_of(key))
     key_format, value_format = _FORMATS[kind]
-    named = _decoded(key_format, key)
-    gathered = None if value is None else _gathered(kind, _decoded(value_format, value))
+    named = key_format.decode(key)
+    gathered = None if value is None else _gathered(kind, value_format.decode(value))
     return ConsumerRecord(kind, named.group_id, getattr(named, "member_id", ""), gathered)
 
 
@@ -145,24 +133,24 @@ def assignment_of(topics: Iterable[Struct]) -> Assignment:
     return frozenset((topic.topic_id, index) for topic in topics for index in topic.partitions)
 
 
-def _spread(value: Value) -> Struct:
+def _spread(value: Value) -> dict[str, object]:
     match value:
         case GroupMetadata():
-            return Struct(epoch=value.group_epoch, metadata_hash=value.metadata_hash)
+            return {"epoch": value.group_epoch, "metadata_hash": value.metadata_hash}
         case MemberMetadata():
-            return Struct(**value._asdict())
+            return value._asdict()
         case Current():
-            return Struct(
-                member_epoch=value.member_epoch,
-                previous_member_epoch=value.previous_member_epoch,
-                state=int(value.state),
-                assigned_partitions=topic_partitions(value.assigned),
-                partitions_pending_revocation=topic_partitions(value.pending_revocation),
-            )
+            return {
+                "member_epoch": value.member_epoch,
+                "previous_member_epoch": value.previous_member_epoch,
+                "state": int(value.state),
+                "assigned_partitions": topic_partitions(value.assigned),
+                "partitions_pending_revocation": topic_partitions(value.pending_revocation),
+            }
         case int():
-            return Struct(assignment_epoch=value)
+            return {"assignment_epoch": value}
         case _:
-            return Struct(topic_partitions=topic_partitions(value))
+            return {"topic_partitions": topic_partitions(value)}
 
 
 def _gathered(kind: Kind, stored: Struct) -> Value:
@@ -184,22 +172,3 @@ def _gathered(kind: Kind, stored: Struct) -> Value:
                 assignment_of(stored.assigned_partitions),
                 assignment_of(stored.partitions_pending_revocation),
             )
-
-
-def _encoded(format_: Any, number: int, message: Struct) -> bytes:
-    encoder = _encoders.get(format_)
-    if encoder is None:
-        encoder = _encoders[format_] = compile_encoder(describe(format_))
-    parts: list[Buffer] = []
-    encoder(message, bytearray(_SHORT.pack(number)), parts)
-    return b"".join(parts)
-
-
-def _decoded(format_: Any, data: bytes) -> Struct:
-    decoder = _decoders.get(format_)
-    if decoder is None:
-        decoder = _decoders[format_] = compile_decoder(describe(format_))
-    try:
-        return decoder(data, _SHORT.size)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise MalformedMessage(f"a stored {format_.__name__}: {error}") from error

@@ -21,6 +21,10 @@ class GroupSettings:
     offsets_retention_ms: int = 7 * 24 * 60 * MINUTE_MS
     offsets_retention_check_ms: int = 10 * MINUTE_MS
     new_member_join_timeout_ms: int = 5 * MINUTE_MS
+    consumer_session_timeout_ms: int = 45_000
+    """Consumer: of the newer protocol, in which the group sets these."""
+    consumer_heartbeat_interval_ms: int = 1000
+    consumer_max_size: int = 2000
 
 
 class Group(Protocol):
