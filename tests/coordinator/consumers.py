@@ -89,7 +89,10 @@ class Consumer:
                 "subscribed_topic_regex": self.regex,
                 "server_assignor": self.assignor,
             }
-        said["topic_partitions"] = topic_partitions(self.owned)
+        # To say that one doesn't have a partition is to let go of it, whatever one was told before.
+        if full or self.owned == self.target:
+            self.target = self.owned
+            said["topic_partitions"] = topic_partitions(self.owned)
         try:
             answer = self.send(now_ms, **said)
         except KafkaError as error:
