@@ -32,6 +32,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.listener = "kafka"
+        self.peer = ("127.0.0.1", 50_000)
         self.finished = False
 
     def finish(self) -> None:

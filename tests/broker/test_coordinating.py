@@ -15,7 +15,7 @@ from tests.broker.asking import Asking, on_a_loop, started
 from tests.helpers import eventually_on_loop
 from tests.replica.held import HeldDisk
 
-TOPIC = "__consumer_offsets"
+TOPIC = "__transaction_state"
 
 
 class Noted(NamedTuple):
@@ -89,7 +89,7 @@ class Sums:
                 self.noted.append(effect.total)
 
         coordinators.add(Kind(TOPIC, lambda index: Sum(), note))
-        await self.asking.answer(Api.FIND_COORDINATOR, 0, Struct(key="k"))
+        await self.asking.answer(Api.FIND_COORDINATOR, 1, Struct(key="k", key_type=1))
         await eventually_on_loop(lambda: self.is_ready)
 
     @property
@@ -195,7 +195,7 @@ async def test_a_machine_is_woken_when_it_wanted_to_be(tmp_path: Path) -> None:
             return machines[-1]
 
         asking.broker.state.coordinators.add(Kind(TOPIC, make))
-        await asking.answer(Api.FIND_COORDINATOR, 0, Struct(key="k"))
+        await asking.answer(Api.FIND_COORDINATOR, 1, Struct(key="k", key_type=1))
         sums = Sums(asking)
         await eventually_on_loop(lambda: sums.is_ready)
         await sums.shard.ask(lambda machine, token, now: machine.remind(token, now + 10))
@@ -215,20 +215,20 @@ async def test_a_node_that_holds_no_such_partition_is_not_the_coordinator(tmp_pa
 @on_a_loop
 async def test_a_coordinator_is_found_in_every_version(tmp_path: Path, version: int) -> None:
     async with started(tmp_path) as asking:
-        message = Struct(key="k", key_type=0, coordinator_keys=["k"])
+        message = Struct(key="k", key_type=1, coordinator_keys=["k"])
         answer = await asking.answer(Api.FIND_COORDINATOR, version, message)
         found = answer.coordinators[0] if version >= 4 else answer
         assert (found.error_code, found.node_id, found.host, found.port) == (
             0, 0, "localhost", 9092,
         )  # fmt: skip
-        topic = asking.broker.state.image.topics[TOPIC]
+        topic = asking.broker.state.image.topics[TOPIC if version else "__consumer_offsets"]
         assert len(topic.partitions) == 16
 
 
 @on_a_loop
 async def test_the_logs_of_coordinators_are_out_of_reach_of_clients(tmp_path: Path) -> None:
     async with started(tmp_path) as asking:
-        await asking.answer(Api.FIND_COORDINATOR, 0, Struct(key="k"))
+        await asking.answer(Api.FIND_COORDINATOR, 1, Struct(key="k", key_type=1))
         produced = await asking.produced(TOPIC)
         deleted = await asking.delete(TOPIC)
         assert produced.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

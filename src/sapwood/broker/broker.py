@@ -13,9 +13,11 @@ from sapwood.broker import (
     cluster,
     configs,
     finding,
+    groups,
     membership,
     offsets,
     placement,
+    positions,
     producers,
     replication,
     status,
@@ -120,7 +122,17 @@ def _cooked(api: Api, handler: Cooked) -> Raw:
 _COOKED: dict[Api, Cooked] = {
     Api.LIST_OFFSETS: offsets.list_offsets,
     Api.METADATA: cluster.metadata,
+    Api.OFFSET_COMMIT: positions.offset_commit,
+    Api.OFFSET_FETCH: positions.offset_fetch,
     Api.FIND_COORDINATOR: finding.find_coordinator,
+    Api.JOIN_GROUP: groups.join_group,
+    Api.HEARTBEAT: groups.heartbeat,
+    Api.LEAVE_GROUP: groups.leave_group,
+    Api.SYNC_GROUP: groups.sync_group,
+    Api.DESCRIBE_GROUPS: groups.describe_groups,
+    Api.LIST_GROUPS: groups.list_groups,
+    Api.DELETE_GROUPS: groups.delete_groups,
+    Api.OFFSET_DELETE: positions.offset_delete,
     Api.CREATE_TOPICS: topics.create_topics,
     Api.DELETE_TOPICS: topics.delete_topics,
     Api.DELETE_RECORDS: offsets.delete_records,
@@ -303,6 +315,7 @@ class Broker:
             now_ms=self._now_ms,
             server_metrics=self._server_metrics,
         )
+        self.state.coordinators.add(groups.kind(self.state))
         store.open()
         await store.settled()
         replicas.remove_files(store.image.deleted_topics)

@@ -413,6 +413,9 @@ class ImageTopics:
         topic = self._image().topics_by_id.get(topic_id)
         return None if topic is None else _facts(topic)
 
+    def was_deleted(self, topic_id: bytes) -> bool:
+        return topic_id in self._image().deleted_topics
+
 
 def _facts(topic: Topic) -> TopicFacts:
     return TopicFacts(topic.name, topic.topic_id, len(topic.partitions))

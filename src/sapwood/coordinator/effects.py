@@ -70,3 +70,6 @@ class Topics(Protocol):
     def find(self, name: str) -> TopicFacts | None: ...
 
     def find_by_id(self, topic_id: bytes) -> TopicFacts | None: ...
+
+    def was_deleted(self, topic_id: bytes) -> bool:
+        """Known to be gone for good, which is more than not to be known."""

@@ -266,6 +266,40 @@ _BROKER_ONLY = (
         read_only=True,
     ),
     Config(
+        "group.initial.rebalance.delay.ms", _T.INT, "100",
+        "How long a new group waits for more members before it assigns anything.",
+        minimum=0, read_only=True,
+    ),
+    Config(
+        "group.max.session.timeout.ms", _T.INT, "1800000",
+        "The longest silence that a member of a classic group may ask for.",
+        minimum=1, read_only=True,
+    ),
+    Config(
+        "group.max.size", _T.INT, "10000", "Members that a group may have.",
+        minimum=1, read_only=True,
+    ),
+    Config(
+        "group.min.session.timeout.ms", _T.INT, "1000",
+        "The shortest silence after which a member of a classic group may be given up.",
+        minimum=1, read_only=True,
+    ),
+    Config(
+        "offset.metadata.max.bytes", _T.INT, "4096",
+        "What a commit may say about itself, per partition.",
+        minimum=0, maximum=32_000, read_only=True,
+    ),
+    Config(
+        "offsets.retention.check.interval.ms", _T.LONG, "600000",
+        "How often a coordinator looks for positions that are past their retention.",
+        minimum=1, read_only=True,
+    ),
+    Config(
+        "offsets.retention.minutes", _T.INT, "10080",
+        "How long positions of a group without members are kept; those of subscriptions always.",
+        minimum=1, read_only=True,
+    ),
+    Config(
         "offsets.topic.num.partitions", _T.INT, "16",
         "Into how many shards groups and their positions are divided, when that begins.",
         minimum=1, read_only=True,

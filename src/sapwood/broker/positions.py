@@ -1,0 +1,210 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit: where groups have come to."""
+
+import asyncio
+from collections.abc import Iterable
+
+from sapwood.broker.groups import shard_of_group
+from sapwood.broker.state import BrokerState
+from sapwood.coordinator.offsets import Place, Position
+from sapwood.metadata.controller import check_partition, find_topic
+from sapwood.server import Request
+from sapwood.wire.codec import Struct
+from sapwood.wire.errors import ErrorCode, KafkaError
+
+_FIRST_FETCH_OF_SEVERAL = 8
+_FIRST_FETCH_WITH_ERROR = 2
+NO_TOPIC_ID = bytes(16)
+
+
+async def offset_commit(state: BrokerState, request: Request, message: Struct) -> Struct:
+    return await _commit(state, message)
+
+
+async def txn_offset_commit(state: BrokerState, request: Request, message: Struct) -> Struct:
+    return await _commit(state, message)
+
+
+async def _commit(state: BrokerState, message: Struct) -> Struct:
+    """What is wrong with one partition fails that one; what is wrong with the group, all."""
+    now_ms = state.now_ms()
+    limit_bytes = int(state.broker_config("offset.metadata.max.bytes"))
+    accepted: list[tuple[Struct, Place, Position]] = []
+    topics = []
+    for topic in message.topics:
+        results = []
+        for wanted in topic.partitions:
+            result = Struct(partition_index=wanted.partition_index, error_code=0)
+            results.append(result)
+            try:
+                found = find_topic(
+                    state.image,
+                    getattr(topic, "name", None),
+                    getattr(topic, "topic_id", NO_TOPIC_ID),
+                )
+                check_partition(found, wanted.partition_index)
+                metadata = wanted.committed_metadata or ""
+                if len(metadata.encode()) > limit_bytes:
+                    raise KafkaError(
+                        ErrorCode.OFFSET_METADATA_TOO_LARGE, f"More than {limit_bytes} bytes"
+                    )
+            except KafkaError as error:
+                result.error_code = int(error.code)
+                continue
+            position = Position(
+                wanted.committed_offset,
+                getattr(wanted, "committed_leader_epoch", -1),
+                metadata,
+                now_ms,
+                found.topic_id,
+            )
+            accepted.append((result, (found.name, wanted.partition_index), position))
+        topics.append(
+            Struct(
+                name=getattr(topic, "name", ""),
+                topic_id=getattr(topic, "topic_id", NO_TOPIC_ID),
+                partitions=results,
+            )
+        )
+    if accepted:
+        positions = [(place, position) for _, place, position in accepted]
+        try:
+            shard = shard_of_group(state, message.group_id)
+            await shard.ask(
+                lambda groups, token, at_ms: groups.commit(token, message, positions, at_ms)
+            )
+        except KafkaError as error:
+            for result, _, _ in accepted:
+                result.error_code = int(error.code)
+    return Struct(topics=topics)
+
+
+# -- fetching --------------------------------------------------------------------------------
+
+
+async def offset_fetch(state: BrokerState, request: Request, message: Struct) -> Struct:
+    version = request.header.api_version
+    require_stable = getattr(message, "require_stable", False)
+    if version >= _FIRST_FETCH_OF_SEVERAL:
+        wanted = [_fetch(state, group, require_stable=require_stable) for group in message.groups]
+        return Struct(groups=await asyncio.gather(*wanted))
+    answer = await _fetch(state, message, require_stable=require_stable)
+    if version < _FIRST_FETCH_WITH_ERROR and answer.error_code:
+        answer.topics = [
+            _topic_answer(topic, [(index, None, answer.error_code) for index in indexes])
+            for topic in message.topics
+            if (indexes := topic.partition_indexes)
+        ]
+    return answer
+
+
+async def _fetch(state: BrokerState, wanted: Struct, *, require_stable: bool) -> Struct:
+    answer = Struct(group_id=wanted.group_id, topics=[], error_code=0)
+    topics = wanted.topics
+    names: list[str | None] = []
+    if topics is not None:
+        names = [_name(state, topic) for topic in topics]
+        places = [
+            (name, index)
+            for topic, name in zip(topics, names, strict=True)
+            if name is not None
+            for index in topic.partition_indexes
+        ]
+    try:
+        found = await shard_of_group(state, wanted.group_id).ask(
+            lambda groups, token, now_ms: groups.fetch(
+                token,
+                wanted.group_id,
+                None if topics is None else places,
+                require_stable=require_stable,
+                member_id=getattr(wanted, "member_id", None),
+                member_epoch=getattr(wanted, "member_epoch", -1),
+            )
+        )
+    except KafkaError as error:
+        answer.error_code = int(error.code)
+        return answer
+    if topics is None:
+        answer.topics = _by_topic(found.positions)
+        return answer
+    positions = iter(found.positions)
+    for topic, name in zip(topics, names, strict=True):
+        entries: list[tuple[int, Position | None, int]]
+        if name is None:
+            code = int(ErrorCode.UNKNOWN_TOPIC_ID)
+            entries = [(index, None, code) for index in topic.partition_indexes]
+        else:
+            entries = [
+                (index, position, int(error))
+                for index, (_, position, error) in zip(
+                    topic.partition_indexes, positions, strict=False
+                )
+            ]
+        answer.topics.append(_topic_answer(topic, entries))
+    return answer
+
+
+def _name(state: BrokerState, topic: Struct) -> str | None:
+    """None if it is given by an id that nobody has."""
+    if hasattr(topic, "name"):
+        return str(topic.name)
+    found = state.image.topics_by_id.get(topic.topic_id)
+    return None if found is None else found.name
+
+
+def _by_topic(positions: Iterable[tuple[Place, Position, ErrorCode]]) -> list[Struct]:
+    entries: dict[str, list[tuple[int, Position | None, int]]] = {}
+    ids: dict[str, bytes] = {}
+    for (name, index), position, error in positions:
+        entries.setdefault(name, []).append((index, position, int(error)))
+        ids[name] = position.topic_id or ids.get(name, NO_TOPIC_ID)
+    return [_topic_answer(Struct(name=it, topic_id=ids[it]), entries[it]) for it in entries]
+
+
+def _topic_answer(topic: Struct, entries: list[tuple[int, Position | None, int]]) -> Struct:
+    return Struct(
+        name=getattr(topic, "name", ""),
+        topic_id=getattr(topic, "topic_id", NO_TOPIC_ID),
+        partitions=[
+            Struct(
+                partition_index=index,
+                committed_offset=-1 if position is None else position.offset,
+                committed_leader_epoch=-1 if position is None else position.leader_epoch,
+                metadata="" if position is None else position.metadata,
+                error_code=error,
+            )
+            for index, position, error in entries
+        ],
+    )
+
+
+# -- deleting --------------------------------------------------------------------------------
+
+
+async def offset_delete(state: BrokerState, request: Request, message: Struct) -> Struct:
+    answer = Struct(error_code=0, topics=[])
+    results: list[Struct] = []
+    places: list[Place] = []
+    topics = []
+    for topic in message.topics:
+        partitions = []
+        for wanted in topic.partitions:
+            result = Struct(partition_index=wanted.partition_index, error_code=0)
+            partitions.append(result)
+            found = state.image.topics.get(topic.name)
+            if found is None or not 0 <= wanted.partition_index < len(found.partitions):
+                result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            else:
+                results.append(result)
+                places.append((topic.name, wanted.partition_index))
+        topics.append(Struct(name=topic.name, partitions=partitions))
+    try:
+        deleted = await shard_of_group(state, message.group_id).ask(
+            lambda groups, token, now_ms: groups.delete_offsets(token, message.group_id, places)
+        )
+    except KafkaError as error:
+        answer.error_code = int(error.code)
+        return answer
+    for result, code in zip(results, deleted.errors, strict=True):
+        result.error_code = int(code)
+    answer.topics = topics
+    return answer
