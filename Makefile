@@ -57,7 +57,7 @@ sim: $(INSTALLED) ## simulate SEEDS seeds of TIER (1: consensus, 2: whole nodes;
 	$(BIN)/python -m sim --tier $(TIER) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra spark --universal --python-version 3.11 --upgrade \
 	  --generate-hashes --no-header --no-annotate --quiet -o requirements.lock
 
 # Clients under test that no Python package brings along.

@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "server",
         "wire",
     },
+    "spark": {"client", "wire"},
     "cli": {"__init__", "client", "cluster", "log", "node"},
     # Modules at the top level.
     "__init__": {"client", "cluster"},

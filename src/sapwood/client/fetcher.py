@@ -21,7 +21,7 @@ from sapwood.client.offsets import EARLIEST, LATEST, FoundOffset, list_offsets
 from sapwood.client.pool import ConnectionPool
 from sapwood.client.scatter import Scatterer
 from sapwood.wire.apis import Api
-from sapwood.wire.batch import crc_ok, read_header
+from sapwood.wire.batch import BatchHeader, crc_ok, iterate, read_header
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from sapwood.wire.records import decode_batch
@@ -55,31 +55,34 @@ class ConsumedRecord(NamedTuple):
     timestamp_type: int  # 0: set by the producer, 1: by the broker
 
 
-def read_records(chunk: Chunk) -> Iterator[ConsumedRecord]:
-    topic, partition, first, _, stop, _, data, aborted = chunk
-    upcoming = sorted(aborted, key=lambda each: each[1], reverse=True)
+def wanted_batches(chunk: Chunk) -> Iterator[tuple[int, BatchHeader]]:
+    """Where records for the reader lie: checked, no markers, nothing of aborted transactions."""
+    data = chunk.data
+    aborted = deque(sorted(chunk.aborted, key=lambda each: each[1]))
     aborting: set[int] = set()
-    position = 0
-    while position < len(data):
-        header = read_header(data, position)
+    for position, header in iterate(data):
         if not crc_ok(data, position, header):
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"topic {topic}, partition {partition}: the batch at offset {header.base_offset} "
-                "fails its CRC; read it from another replica",
+                f"topic {chunk.topic}, partition {chunk.partition}: the batch at offset "
+                f"{header.base_offset} fails its CRC; read it from another replica",
             )
-        while upcoming and upcoming[-1][1] <= header.last_offset:
-            aborting.add(upcoming.pop()[0])
-        is_aborted = header.is_transactional and header.producer_id in aborting
+        while aborted and aborted[0][1] <= header.last_offset:
+            aborting.add(aborted.popleft()[0])
         if header.is_control:
             aborting.discard(header.producer_id)  # its transaction ends here, one way or the other
-        elif not is_aborted:
-            kind = header.timestamp_type
-            for record in decode_batch(data, position):
-                offset = record.offset
-                if offset >= first and (stop is None or offset < stop):
-                    yield ConsumedRecord(topic, partition, *record, kind)
-        position += header.size
+        elif not header.is_transactional or header.producer_id not in aborting:
+            yield position, header
+
+
+def read_records(chunk: Chunk) -> Iterator[ConsumedRecord]:
+    topic, partition, first, _, stop, _, data, _ = chunk
+    for position, header in wanted_batches(chunk):
+        kind = header.timestamp_type
+        for record in decode_batch(data, position):
+            offset = record.offset
+            if offset >= first and (stop is None or offset < stop):
+                yield ConsumedRecord(topic, partition, *record, kind)
 
 
 @dataclass(slots=True, eq=False)

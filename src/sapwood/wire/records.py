@@ -60,7 +60,40 @@ def encode_batch(
     base_timestamp = records[0][0]
     max_timestamp = max(record[0] for record in records)
     body = _encode_records(records, base_timestamp, base_offset, offsets)
-    last_offset_delta = len(records) - 1 if offsets is None else offsets[-1] - base_offset
+    return seal_batch(
+        body,
+        len(records),
+        base_timestamp,
+        max_timestamp,
+        base_offset=base_offset,
+        last_offset_delta=None if offsets is None else offsets[-1] - base_offset,
+        compression=compression,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        control=control,
+        leader_epoch=leader_epoch,
+    )
+
+
+def seal_batch(
+    body: Buffer,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    base_offset: int = 0,
+    last_offset_delta: int | None = None,
+    compression: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    leader_epoch: int = -1,
+) -> bytearray:
+    """A batch of records that are encoded already, their deltas counted from what is given here."""
     attributes = compression
     if transactional:
         attributes |= batch.TRANSACTIONAL
@@ -68,13 +101,13 @@ def encode_batch(
         attributes |= batch.CONTROL
     signed = _SIGNED_PART.pack(
         attributes,
-        last_offset_delta,
+        record_count - 1 if last_offset_delta is None else last_offset_delta,
         base_timestamp,
         max_timestamp,
         producer_id,
         producer_epoch,
         base_sequence,
-        len(records),
+        record_count,
     )
     payload = compress(compression, body)
     crc = crc32c(payload, crc32c(signed))
