@@ -44,6 +44,7 @@ def put(
     epoch: int | None = None,
     producer: tuple[int, int, int] = (-1, -1, -1),
     compression: int = 0,
+    transactional: bool = False,
 ) -> BatchHeader:
     """Append one batch at the log's end, in its last epoch if not in another one; `producer` is
     (id, epoch, first sequence)."""
@@ -55,6 +56,7 @@ def put(
         producer_id=producer[0],
         producer_epoch=producer[1],
         base_sequence=producer[2],
+        transactional=transactional,
     )
     header = read_header(batch)
     log.append(memoryview(batch), header, hlc, now_ms)

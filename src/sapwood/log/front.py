@@ -55,7 +55,9 @@ class Front:
         if error is None:
             # Not before: after a crash the log may start where it did, and a snapshot must know
             # all epochs from there on. The log may have been reset meanwhile.
-            files.ledger.epochs.advance(min(start["start_offset"], files.start_offset))
+            stored = min(start["start_offset"], files.start_offset)
+            files.ledger.epochs.advance(stored)
+            files.ledger.transactions.forget_before(stored)
         if error is None and not closed and not self._compactor.swapping:
             gone = files.segments.remove_before(start["first_segment"])
             for segment in gone:

@@ -37,6 +37,7 @@ from sapwood.log.seed import Seed
 from sapwood.log.segment import MAX_RELATIVE_OFFSET, Segment
 from sapwood.log.snapshot import Snapshot, SnapshotWriter
 from sapwood.log.syncing import LogSync, Position
+from sapwood.log.transactions import TransactionTable
 from sapwood.wire.batch import CONTROL, BatchHeader, read_header
 from sapwood.wire.records import encode_batch
 
@@ -135,6 +136,10 @@ class Log:
         return self._files.ledger.producers
 
     @property
+    def transactions(self) -> TransactionTable:
+        return self._files.ledger.transactions
+
+    @property
     def voters(self) -> list[tuple[int, bytes]]:
         """(offset, value) of the last control records that said who votes, oldest first."""
         return list(self._files.ledger.voters)
@@ -143,6 +148,10 @@ class Log:
     def last_hlc(self) -> int:
         """The largest append time in the log, 0 if there is none."""
         return max(segment.max_hlc for segment in self._segments)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Below it every transaction is decided for good. High watermarks only grow."""
+        return max(self.transactions.last_stable_offset(high_watermark), self.start_offset)
 
     # -- writing -----------------------------------------------------------------------------
 

@@ -2,13 +2,15 @@
 
 Kafka's rules. Per producer the last five batches are remembered: an exact repeat of one of them
 is answered with the original's offset. A new epoch starts at sequence 0; an unknown producer may
-start anywhere; otherwise each batch follows the one before, and after 2^31 - 1 comes 0.
+start anywhere; otherwise each batch follows the one before, and after 2^31 - 1 comes 0. A batch
+without a sequence is a coordinator's, or a marker's: its epoch counts, and fences older ones.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from sapwood.wire.batch import BatchHeader
@@ -21,7 +23,9 @@ MAX_PRODUCERS = 10_000
 
 _SEQUENCES = 2**31
 _COUNT = struct.Struct(">I")
-_PRODUCER = struct.Struct(">qhqqB")
+_PRODUCER = struct.Struct(">qhqqiB")
+# Before there were transactions there was no coordinator's epoch.
+_OLD_PRODUCER = struct.Struct(">qhqqB")
 _BATCH = struct.Struct(">qiiq")
 
 
@@ -32,25 +36,40 @@ class SeenBatch(NamedTuple):
     timestamp: int
 
 
-class _Producer:
-    __slots__ = ("batches", "epoch", "records", "used_ms")
+class Producer:
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "marker_offset", "records", "used_ms")
 
-    def __init__(self, epoch: int, used_ms: int, records: int = 0) -> None:
+    def __init__(self, epoch: int, records: int, used_ms: int, coordinator_epoch: int = -1) -> None:
         self.epoch = epoch
         self.used_ms = used_ms
         self.records = records
         """How many records of this epoch were seen here: sequences further back are unknown."""
+        self.coordinator_epoch = coordinator_epoch
+        """Of whoever wrote the last marker."""
+        self.marker_offset = -1
+        """Of the last marker that this process has seen."""
         self.batches: deque[SeenBatch] = deque(maxlen=WINDOW)
+
+    def begin(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.records = 0
+        self.batches.clear()
 
 
 class ProducerTable:
     def __init__(self, max_producers: int = MAX_PRODUCERS) -> None:
         self._max_producers = max_producers
         # The least recently used first.
-        self._producers: dict[int, _Producer] = {}
+        self._producers: dict[int, Producer] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        return iter(self._producers.items())
+
+    def find(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
 
     def original(self, header: BatchHeader) -> SeenBatch | None:
         """The batch that this one repeats, if it is among the producer's last five."""
@@ -78,6 +97,8 @@ class ProducerTable:
                 f"with epoch {producer.epoch} has taken over",
             )
         first = header.base_sequence
+        if first < 0:
+            return None
         if header.producer_epoch > producer.epoch:
             if first != 0:
                 raise KafkaError(
@@ -113,8 +134,10 @@ class ProducerTable:
         if producer_id < 0:
             return
         producer = self._producers.pop(producer_id, None)
-        if producer is None or producer.epoch != header.producer_epoch:
-            producer = _Producer(header.producer_epoch, now_ms)
+        if producer is None:
+            producer = Producer(header.producer_epoch, 0, now_ms)
+        elif producer.epoch != header.producer_epoch:
+            producer.begin(header.producer_epoch)
         self._producers[producer_id] = producer
         producer.used_ms = now_ms
         # A transaction's marker tells the epoch but has no place in the sequence.
@@ -132,6 +155,12 @@ class ProducerTable:
         if len(self._producers) > self._max_producers:
             del self._producers[next(iter(self._producers))]
 
+    def marked(self, producer_id: int, offset: int, coordinator_epoch: int) -> None:
+        """The batch that was counted last is a marker."""
+        producer = self._producers[producer_id]
+        producer.marker_offset = offset
+        producer.coordinator_epoch = coordinator_epoch
+
     def expire(self, now_ms: int) -> None:
         while self._producers:
             producer_id, producer = next(iter(self._producers.items()))
@@ -144,7 +173,8 @@ class ProducerTable:
         make it this one again."""
         table = ProducerTable(self._max_producers)
         for producer_id, it in self._producers.items():
-            earlier = table._producers[producer_id] = _Producer(it.epoch, it.used_ms)
+            earlier = Producer(it.epoch, 0, it.used_ms, it.coordinator_epoch)
+            table._producers[producer_id] = earlier
             earlier.batches.extend(batch for batch in it.batches if batch.base_offset < offset)
             if earlier.batches:
                 later = list(it.batches)[len(earlier.batches) :]
@@ -156,22 +186,25 @@ class ProducerTable:
     def encode(self) -> bytes:
         parts = [_COUNT.pack(len(self._producers))]
         for producer_id, it in self._producers.items():
-            parts.append(
-                _PRODUCER.pack(producer_id, it.epoch, it.records, it.used_ms, len(it.batches))
-            )
+            facts = it.epoch, it.records, it.used_ms, it.coordinator_epoch, len(it.batches)
+            parts.append(_PRODUCER.pack(producer_id, *facts))
             parts.extend(_BATCH.pack(*batch) for batch in it.batches)
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, data: bytes) -> ProducerTable:
+    def decode(cls, data: bytes, *, old: bool = False) -> ProducerTable:
         """The table that `encode` gave; the caller has checked its checksum."""
         table = cls()
         (count,) = _COUNT.unpack_from(data)
         position = _COUNT.size
         for _ in range(count):
-            producer_id, epoch, records, used_ms, batches = _PRODUCER.unpack_from(data, position)
-            position += _PRODUCER.size
-            producer = table._producers[producer_id] = _Producer(epoch, used_ms, records)
+            if old:
+                producer_id, *facts, batches = _OLD_PRODUCER.unpack_from(data, position)
+                position += _OLD_PRODUCER.size
+            else:
+                producer_id, *facts, batches = _PRODUCER.unpack_from(data, position)
+                position += _PRODUCER.size
+            producer = table._producers[producer_id] = Producer(*facts)
             for _ in range(batches):
                 producer.batches.append(SeenBatch(*_BATCH.unpack_from(data, position)))
                 position += _BATCH.size

@@ -59,4 +59,6 @@ def replay(
             if entry.header.is_control:
                 ledger.note_control(entry.header, segment.batch(entry))
     ledger.epochs.advance(state.start_offset)
+    # Compaction has removed all records of what was aborted in its part.
+    ledger.transactions.forget_before(max(state.start_offset, state.cleaned_end))
     return ledger

@@ -18,6 +18,7 @@ from sapwood.log.ledger import Ledger
 from sapwood.log.producers import ProducerTable
 from sapwood.log.state import LogState
 from sapwood.log.syncing import Position
+from sapwood.log.transactions import TransactionTable
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +29,8 @@ _EPOCH = struct.Struct(">iq")
 _COUNT = struct.Struct(">I")
 _VOTERS = struct.Struct(">qI")  # offset, length of the value
 _MAGIC = b"SAPP"
-# Version 1 has no voters.
-_VERSION = 2
+# Version 1 has no voters, version 2 no transactions.
+_VERSION = 3
 # A restart replays at most about this much.
 _INTERVAL_BYTES = 64 << 20
 _INTERVAL_BATCHES = 32_000
@@ -51,7 +52,7 @@ class Snapshot(NamedTuple):
         parts = [_EPOCH.pack(epoch, start) for epoch, start in starts]
         parts.append(_COUNT.pack(len(voters)))
         parts += [_VOTERS.pack(offset, len(value)) + value for offset, value in voters]
-        parts.append(self.ledger.producers.encode())
+        parts += (self.ledger.transactions.encode(), self.ledger.producers.encode())
         body = b"".join(parts)
         fields = struct.pack(">qqI", self.timeline, self.offset, len(starts))
         start = struct.pack(">4sHHI", _MAGIC, _VERSION, 0, crc32c(body, crc32c(fields)))
@@ -68,7 +69,7 @@ def decode(data: bytes) -> Snapshot | None:
 
 def _decode(data: bytes) -> Snapshot | None:
     magic, version, _, crc, timeline, offset, epochs = _HEADER.unpack_from(data)
-    known = magic == _MAGIC and version in (1, _VERSION)
+    known = magic == _MAGIC and 1 <= version <= _VERSION
     if not known or crc32c(data[_CRC_END:]) != crc:
         return None
     position = _HEADER.size + epochs * _EPOCH.size
@@ -81,8 +82,11 @@ def _decode(data: bytes) -> Snapshot | None:
             said_at, length = _VOTERS.unpack_from(data, position)
             position += _VOTERS.size + length
             voters.append((said_at, data[position - length : position]))
-    producers = ProducerTable.decode(data[position:])
-    return Snapshot(offset, timeline, Ledger(producers, starts, voters))
+    transactions = TransactionTable()
+    if version > 2:
+        transactions, position = TransactionTable.decode(data, position)
+    producers = ProducerTable.decode(data[position:], old=version <= 2)
+    return Snapshot(offset, timeline, Ledger(producers, starts, voters, transactions))
 
 
 def write(disk: Disk, directory: str, snapshot: Snapshot) -> None:

@@ -14,8 +14,9 @@ from sapwood.log import LogConfig
 from sapwood.raft import Timing, Voter
 from sapwood.replica.acceptance import Rules
 from sapwood.replica.exchange import Exchange
+from sapwood.replica.host import CommitListener
 from sapwood.replica.leaders import Leadership
-from sapwood.replica.partition import Appended, CommitListener, OnCommitted, Partition
+from sapwood.replica.partition import Appended, OnCommitted, Partition
 from sapwood.replica.peers import Peers, PeerUnreachable
 from sapwood.replica.replicas import (
     UPKEEP_INTERVAL_S,
@@ -25,6 +26,7 @@ from sapwood.replica.replicas import (
     Replicas,
     Settings,
 )
+from sapwood.replica.transacting import Guard
 
 __all__ = [
     "UPKEEP_INTERVAL_S",
@@ -32,6 +34,7 @@ __all__ = [
     "CommitListener",
     "Disk",
     "Exchange",
+    "Guard",
     "JournalFailed",
     "Leadership",
     "LogConfig",

@@ -89,10 +89,10 @@ def _checked_header(records: memoryview, rules: Rules) -> BatchHeader:
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP, "Only the broker may say that it set a batch's time"
         )
-    if header.is_control or header.is_transactional:
-        raise KafkaError(
-            ErrorCode.INVALID_RECORD, "Only a transaction in progress may write such a batch"
-        )
+    if header.is_control:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "Only the broker may write control records")
+    if header.is_transactional and header.producer_id < 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "A transactional batch needs a producer id")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise KafkaError(
             ErrorCode.INVALID_RECORD, "An idempotent producer's batch needs an epoch and a sequence"

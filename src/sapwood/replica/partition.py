@@ -8,7 +8,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sapwood.log import CorruptLog, Log, OffsetOutOfRange
 from sapwood.raft import (
@@ -19,22 +19,29 @@ from sapwood.raft import (
     Follower,
     Group,
     HandOver,
-    HardState,
     Leader,
     Position,
     Progress,
     RaftViolation,
     Save,
     Sync,
-    Vote,
     Voter,
     Voters,
 )
 from sapwood.raft.quorum import majority
 from sapwood.raft.roles import NEVER
 from sapwood.replica.acceptance import Rules, accept
+from sapwood.replica.host import CommitListener, Host, SnapshotState
+from sapwood.replica.transacting import (
+    Guard,
+    check_marker,
+    check_transaction,
+    guard_of,
+    marker_batch,
+)
 from sapwood.wire import batch as wire_batch
 from sapwood.wire.batch import BatchHeader
+from sapwood.wire.control import TransactionMarker
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
@@ -46,45 +53,6 @@ _LENGTH = struct.Struct(">I")
 OnCommitted = Callable[[KafkaError | None], None]
 GroupKey = tuple[bytes, int]
 """Topic id and partition."""
-
-
-class CommitListener(Protocol):
-    """Told of every advance of the high watermark, and of changes that end a wait."""
-
-    def committed(self, partition: Partition, size_bytes: int) -> None: ...
-
-
-class SnapshotState(Protocol):
-    """What follows from a log beyond the log itself."""
-
-    def save(self) -> bytes: ...
-
-    def keep(self, state: bytes) -> None:
-        """Have what another one saved on disk for good; OSError if that fails."""
-
-    def load(self, state: bytes) -> None: ...
-
-
-class Host(Protocol):
-    """What a partition needs of the node that it is on."""
-
-    def hybrid_now(self) -> int: ...
-
-    def save(self, partition: Partition, state: HardState) -> None: ...
-
-    def ask(self, partition: Partition, vote: Vote, nodes: tuple[int, ...]) -> None: ...
-
-    def hand_over(self, partition: Partition, node: int, epoch: int) -> None: ...
-
-    def role_changed(self, partition: Partition) -> None: ...
-
-    def progressed(self, partition: Partition, *, appended: bool) -> None:
-        """Appended to, durable further than before, or committed: whoever follows may care."""
-
-    def went_offline(self, partition: Partition) -> None: ...
-
-    def grew(self, partition: Partition) -> None:
-        """Told after every so many bytes, so that a restart need not look at them again."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -147,6 +115,11 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         return self.group.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """What readers of committed transactions may read up to."""
+        return self.log.last_stable_offset(self.high_watermark)
 
     @property
     def leader_epoch(self) -> int:
@@ -241,14 +214,22 @@ class Partition:
         on_committed: OnCommitted | None,
         *,
         everywhere: bool = True,
+        verified: Guard | None = None,
     ) -> Appended:
         """Append a producer's batch if this partition's rules let it in.
 
-        `everywhere`: acknowledged by a quorum; else once this node holds it.
+        `everywhere`: acknowledged by a quorum; else once this node holds it. `verified`: what held
+        before the coordinator said that the batch's transaction is in progress.
         """
         batch, header, append_time_ms = accept(records, self.rules, now_ms)
         return self.append(
-            batch, header, now_ms, append_time_ms, on_committed, everywhere=everywhere
+            batch,
+            header,
+            now_ms,
+            append_time_ms,
+            on_committed,
+            everywhere=everywhere,
+            verified=verified,
         )
 
     def append(
@@ -260,18 +241,14 @@ class Partition:
         on_committed: OnCommitted | None,
         *,
         everywhere: bool = True,
+        verified: Guard | None = None,
     ) -> Appended:
         """Append one checked batch; `on_committed` is called once, maybe before this returns.
 
         An exact repeat of a batch of the same producer is not stored again, and is acknowledged
         when the original is committed, never before.
         """
-        self.check_leads()
-        role = self.group.role
-        if isinstance(role, Elected) and role.successor is not None:
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self} is being handed to another leader"
-            )
+        self._check_may_append()
         log = self.log
         waiting = self._waiting if everywhere else self._waiting_for_disk
         if header.producer_id >= 0:
@@ -284,6 +261,51 @@ class Partition:
                 if append_time_ms >= 0 and original is not None:
                     append_time_ms = original.timestamp
                 return Appended(duplicate, append_time_ms)
+            check_transaction(log, header, self.leader_epoch, verified)
+        base_offset = self._store(batch, header, now_ms)
+        if on_committed is not None:
+            waiting.append((log.end_offset, on_committed))
+        self._stored()
+        return Appended(base_offset, append_time_ms)
+
+    def end_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        on_committed: OnCommitted | None,
+    ) -> None:
+        """Append the marker that decides a producer's transaction.
+
+        Written even if there is none, and as often as it is asked for: its epoch fences whoever
+        used the producer id before.
+        """
+        self._check_may_append()
+        check_marker(self.log, producer_id, producer_epoch, coordinator_epoch)
+        marker = TransactionMarker(committed, coordinator_epoch)
+        batch = marker_batch(producer_id, producer_epoch, marker)
+        self._store(batch, wire_batch.read_header(batch), now_ms)
+        if on_committed is not None:
+            self._waiting.append((self.log.end_offset, on_committed))
+        self._stored()
+
+    def guard_of(self, producer_id: int) -> Guard:
+        """To be taken before a coordinator is asked about a transaction."""
+        return guard_of(self.log, self.leader_epoch, producer_id)
+
+    def _check_may_append(self) -> None:
+        self.check_leads()
+        role = self.group.role
+        if isinstance(role, Elected) and role.successor is not None:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self} is being handed to another leader"
+            )
+
+    def _store(self, batch: memoryview, header: BatchHeader, now_ms: int) -> int:
+        log = self.log
         base_offset = log.end_offset
         epoch = self.group.term
         wire_batch.patch_offset(batch, 0, base_offset, epoch)
@@ -297,11 +319,11 @@ class Partition:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"Partition {self} can't be written: {error}"
             ) from error
         self._uncommitted_bytes += header.size
-        if on_committed is not None:
-            waiting.append((log.end_offset, on_committed))
+        return base_offset
+
+    def _stored(self) -> None:
         self._host.progressed(self, appended=True)
         self.sync()
-        return Appended(base_offset, append_time_ms)
 
     def sync(self) -> None:
         """See to it that what was appended becomes durable, and counts once it is."""
@@ -328,11 +350,15 @@ class Partition:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> list[memoryview]:
-        """Whole committed batches from the one that holds `offset`."""
+    def read(
+        self, offset: int, max_bytes: int, *, at_least_one: bool, stable: bool = False
+    ) -> list[memoryview]:
+        """Whole committed batches from the one that holds `offset`; if `stable`, of transactions
+        that are decided."""
         self.check_online()
+        limit = self.last_stable_offset if stable else self.high_watermark
         try:
-            return self.log.read(offset, max_bytes, self.high_watermark, at_least_one=at_least_one)
+            return self.log.read(offset, max_bytes, limit, at_least_one=at_least_one)
         except OffsetOutOfRange:
             if offset >= self.log.start_offset and not self.is_confirmed:
                 # Somebody else may hold it: only who knows all that is committed may say no.
@@ -406,8 +432,7 @@ class Partition:
             case Ask(vote, nodes):
                 self._host.ask(self, vote, nodes)
             case Sync():
-                self._host.progressed(self, appended=True)
-                self.sync()
+                self._stored()
             case Changed():
                 self._role_changed()
             case Committed():
@@ -441,6 +466,8 @@ class Partition:
             self._grown_bytes = 0
             self._host.grew(self)
         self._release()
+        # Nobody may ask here: it forgets what is of no more use.
+        self.log.last_stable_offset(self.high_watermark)
         # A follower doesn't know how many bytes that was: whoever waits there looks again.
         size = size if isinstance(self.group.role, Elected) else 0
         for listener in list(self._listeners):

@@ -395,7 +395,7 @@ class Replicas:
                 continue
             self._compacting = partition
             try:
-                await log.compact(self._now_ms(), partition.high_watermark)
+                await log.compact(self._now_ms(), partition.last_stable_offset)
             except CorruptLog as error:
                 partition.take_offline(str(error))
             except OSError as error:
