@@ -33,6 +33,7 @@ class Peer:
     def __init__(self) -> None:
         self.listener = "kafka"
         self.peer = ("127.0.0.1", 50_000)
+        self.node: int | None = None
         self.finished = False
 
     def finish(self) -> None:
@@ -95,11 +96,12 @@ class Asking:
         acks: int = -1,
         timeout_ms: int = 10_000,
         version: int = 9,
+        transactional_id: str | None = None,
     ) -> Struct | None:
         """The partition's answer; None if there is none."""
         data = batch(b"value") if records is None else records
         message = Struct(
-            transactional_id=None,
+            transactional_id=transactional_id,
             acks=acks,
             timeout=timeout_ms,
             topic_data=[Struct(name=topic, partition_data=[Struct(index=partition, records=data)])],
@@ -117,7 +119,13 @@ class Asking:
         return result
 
     async def fetch(
-        self, topic: str, offset: int = 0, *, max_wait_ms: int = 0, min_bytes: int = 1
+        self,
+        topic: str,
+        offset: int = 0,
+        *,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        isolation_level: int = 0,
     ) -> Struct:
         wanted = Struct(
             partition=0, fetch_offset=offset, log_start_offset=-1, partition_max_bytes=1 << 20
@@ -127,7 +135,7 @@ class Asking:
             max_wait=max_wait_ms,
             min_bytes=min_bytes,
             max_bytes=1 << 20,
-            isolation_level=0,
+            isolation_level=isolation_level,
             session_id=0,
             session_epoch=-1,
             topics=[Struct(topic=topic, partitions=[wanted])],

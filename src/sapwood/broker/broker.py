@@ -14,6 +14,7 @@ from sapwood.broker import (
     configs,
     finding,
     groups,
+    markers,
     membership,
     offsets,
     placement,
@@ -148,9 +149,11 @@ _COOKED: dict[Api, Cooked] = {
     Api.LIST_PARTITION_REASSIGNMENTS: placement.list_partition_reassignments,
     Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     Api.DESCRIBE_CLUSTER: cluster.describe_cluster,
+    Api.DESCRIBE_PRODUCERS: markers.describe_producers,
     Api.LIST_CONFIG_RESOURCES: configs.list_config_resources,
     Api.DESCRIBE_QUORUM: placement.describe_quorum,
     Api.DESCRIBE_TOPIC_PARTITIONS: cluster.describe_topic_partitions,
+    Api.WRITE_TXN_MARKERS: markers.write_txn_markers,
     Api.NODE_STATUS: status.node_status,
     Api.REPLICA_VOTE: replication.vote,
     Api.ANNOUNCE: replication.announce,
@@ -177,6 +180,9 @@ _AT_CONTROLLER = {
     Api.JOIN,
 }
 
+# Kafka's, but among nodes only.
+_NOT_ADVERTISED = {Api.WRITE_TXN_MARKERS}
+
 _LAST_SERVED = {
     # Version 6 is for two-phase commit, which is not there.
     Api.INIT_PRODUCER_ID: 5,
@@ -201,7 +207,7 @@ def _api_versions(state: BrokerState, request: Request) -> Response:
                 max_version=s.last,
             )
             for api, s in SERVED.items()
-            if api < Api.NODE_STATUS
+            if api < Api.NODE_STATUS and api not in _NOT_ADVERTISED
         ],
         throttle_time=0,
     )
@@ -353,12 +359,14 @@ class Broker:
         """Answer what waits for more records or other members: a stop need not wait for them."""
         for waiter in list(self.state.fetch_waiters):
             waiter.answer()
+        self.state.verifying.close()
         self.state.coordinators.close()
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.state.verifying.close()
         self.state.coordinators.close()
         await self.state.producer_ids.close()
         await self.state.replicas.close()

@@ -11,11 +11,14 @@ from sapwood.metadata.controller import find_topic
 from sapwood.replica import Partition
 from sapwood.server import Request
 from sapwood.wire.apis import Api
+from sapwood.wire.batch import read_header
 from sapwood.wire.codec import Buffer, Struct, decode_request
 from sapwood.wire.errors import ErrorCode, KafkaError
 from sapwood.wire.frames import encode_response_frame
 
 MAX_WAIT_MS = 60_000
+READ_COMMITTED = 1
+"""The isolation level of readers that want nothing of transactions that may yet be aborted."""
 
 
 def fetch(
@@ -73,6 +76,7 @@ class _Attempt:
         self.read_bytes = 0
         self.is_enough = False
         self._may_wait = self._is_alone = False
+        self.stable = message.isolation_level == READ_COMMITTED
         self._rack = getattr(message, "rack_id", "")
         self._endpoints: dict[int, Struct] = {}
         self._topics = [
@@ -194,15 +198,30 @@ class _Attempt:
                     request.fetch_offset,
                     min(request.partition_max_bytes, max(budget, 0)),
                     at_least_one=self.read_bytes == 0,
+                    stable=self.stable,
                 )
                 result.records = views
+                if self.stable:
+                    result.aborted_transactions = _aborted(partition, request.fetch_offset, views)
                 self.read_bytes += sum(map(len, views))
         except KafkaError as error:
             result.error_code = int(error.code)
         else:
-            result.high_watermark = result.last_stable_offset = partition.high_watermark
+            result.high_watermark = partition.high_watermark
+            result.last_stable_offset = partition.last_stable_offset
             result.log_start_offset = partition.log.start_offset
         return result
+
+
+def _aborted(partition: Partition, offset: int, views: list[memoryview]) -> list[Struct]:
+    """The transactions whose records a reader has to leave out."""
+    if not views:
+        return []
+    end_offset = read_header(views[-1]).next_offset
+    return [
+        Struct(producer_id=it.producer_id, first_offset=it.first_offset)
+        for it in partition.log.transactions.aborted(offset, end_offset)
+    ]
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> None:
@@ -242,6 +261,7 @@ class _Waiter:
         self._loop = loop
         self._ready = False
         self._partitions = attempt.partitions
+        self._stable = {it: it.last_stable_offset for it in self._partitions if attempt.stable}
         for partition in self._partitions:
             partition.listen(self)
         self._timer = loop.call_later(min(message.max_wait, MAX_WAIT_MS) / 1000, self.answer)
@@ -249,6 +269,15 @@ class _Waiter:
         self.future.add_done_callback(self._forget)
 
     def committed(self, partition: Partition, size_bytes: int) -> None:
+        if self._stable and size_bytes:
+            stable = partition.last_stable_offset
+            if stable == self._stable[partition]:
+                return  # it belongs to a transaction that is still open, or lies behind one
+            self._stable[partition] = stable
+            if not self._ready:
+                self._ready = True
+                self._loop.call_soon(self._look_again)
+            return
         self._missing_bytes -= size_bytes
         if (self._missing_bytes <= 0 or size_bytes == 0) and not self._ready:
             # Not at once: other partitions may commit in the same turn of the loop, and one
@@ -259,6 +288,13 @@ class _Waiter:
     def answer(self) -> None:
         if not self.future.done():
             topics = self._attempt.read()
+            self.future.set_result(self._attempt.encode(topics))
+
+    def _look_again(self) -> None:
+        """A marker may have made many records readable, or just itself."""
+        self._ready = False
+        topics = self._attempt.read()
+        if self._attempt.is_enough and not self.future.done():
             self.future.set_result(self._attempt.encode(topics))
 
     def _forget(self, _: object) -> None:

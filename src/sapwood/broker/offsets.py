@@ -1,6 +1,6 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where a partition's records lie."""
 
-from sapwood.broker.fetch import check_leader_epoch
+from sapwood.broker.fetch import READ_COMMITTED, check_leader_epoch
 from sapwood.broker.state import BrokerState
 from sapwood.replica import Partition
 from sapwood.server import Request
@@ -16,6 +16,8 @@ EARLIEST_PENDING_UPLOAD = -6
 
 
 def list_offsets(state: BrokerState, request: Request, message: Struct) -> Struct:
+    stable = getattr(message, "isolation_level", 0) == READ_COMMITTED
+
     def one(topic: Struct, wanted: Struct) -> Struct:
         result = Struct(
             partition_index=wanted.partition_index,
@@ -28,7 +30,8 @@ def list_offsets(state: BrokerState, request: Request, message: Struct) -> Struc
             partition = state.partition(topic.name, b"", wanted.partition_index)
             check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
             partition.check_confirmed()
-            result.timestamp, result.offset = _offset_at(partition, wanted.timestamp)
+            limit = partition.last_stable_offset if stable else partition.high_watermark
+            result.timestamp, result.offset = _offset_at(partition, wanted.timestamp, limit)
         except KafkaError as error:
             result.error_code = int(error.code)
         else:
@@ -44,9 +47,8 @@ def list_offsets(state: BrokerState, request: Request, message: Struct) -> Struc
     )
 
 
-def _offset_at(partition: Partition, timestamp: int) -> tuple[int, int]:
-    """(timestamp, offset); -1 where there is none."""
-    limit = partition.high_watermark
+def _offset_at(partition: Partition, timestamp: int, limit: int) -> tuple[int, int]:
+    """(timestamp, offset); -1 where there is none below the limit."""
     if timestamp == LATEST:
         return -1, limit
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

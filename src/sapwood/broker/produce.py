@@ -5,12 +5,14 @@ import asyncio
 from sapwood.broker.leading import leader_of, reads_alone
 from sapwood.broker.refusal import refuse
 from sapwood.broker.state import BrokerState
-from sapwood.metadata.controller import check_not_internal, find_topic
-from sapwood.replica import OnCommitted
+from sapwood.broker.verifying import Batch
+from sapwood.metadata.controller import find_topic
+from sapwood.replica import Guard, OnCommitted, Partition
 from sapwood.server import Request
 from sapwood.wire.apis import Api
+from sapwood.wire.batch import BatchHeader, read_header
 from sapwood.wire.codec import Buffer, Struct, decode_request
-from sapwood.wire.errors import ErrorCode, KafkaError
+from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
 from sapwood.wire.frames import RequestHeader, encode_response_frame
 
 FIRST_DECODABLE = 3
@@ -24,14 +26,14 @@ def produce(
     header = request.header
     message = decode_request(Api.PRODUCE, header.api_version, request.body, request.body_offset)
     answer = _Answer(header)
-    now_ms = state.now_ms()
     for topic in message.topic_data:
         name = getattr(topic, "name", None)
         topic_id = getattr(topic, "topic_id", b"")
-        results = [
-            _append(state, request, message.acks, name, topic_id, data, now_ms, answer)
-            for data in topic.partition_data
-        ]
+        results = []
+        for data in topic.partition_data:
+            item = _Item(state, request, message.acks, (name, topic_id, data.index), answer)
+            item.take(data.records, message.transactional_id)
+            results.append(item.result)
         answer.add(name, topic_id, results)
     if message.acks == 0:
         if answer.has_failed:
@@ -42,49 +44,102 @@ def produce(
     return answer.when_committed(message.timeout, message.acks)
 
 
-def _append(
-    state: BrokerState,
-    request: Request,
-    acks: int,
-    topic: str | None,
-    topic_id: bytes,
-    data: Struct,
-    now_ms: int,
-    answer: "_Answer",
-) -> Struct:
-    result = Struct(
-        index=data.index,
-        error_code=0,
-        error_message=None,
-        base_offset=-1,
-        log_append_time=-1,
-        log_start_offset=-1,
-        record_errors=[],
-    )
-    # Without an answer nobody is told, and nothing of the request need be kept.
-    done = answer.expect(result) if acks else None
-    try:
-        if acks not in (-1, 0, 1):
-            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: use all, 1 or 0")
-        partition = state.partition(topic, topic_id, data.index)
-        check_not_internal(partition.topic)
-        if acks == -1:
-            partition.check_enough_replicas()
-        appended = partition.produce(data.records, now_ms, done, everywhere=acks == -1)
-    except KafkaError as error:
-        answer.has_failed = True
-        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            answer.point_to_leader(state, request, topic, topic_id, data.index, result)
-            if reads_alone(state, find_topic(state.image, topic, topic_id), data.index):
-                request.connection.finish()
-        if done is not None:
-            done(error)
-    else:
+class _Item:
+    """One partition's part of a request."""
+
+    __slots__ = ("_acks", "_answer", "_done", "_place", "_request", "_state", "result")
+
+    def __init__(
+        self,
+        state: BrokerState,
+        request: Request,
+        acks: int,
+        place: tuple[str | None, bytes, int],
+        answer: "_Answer",
+    ) -> None:
+        self._state = state
+        self._request = request
+        self._acks = acks
+        self._place = place
+        self._answer = answer
+        self.result = Struct(
+            index=place[2],
+            error_code=0,
+            error_message=None,
+            base_offset=-1,
+            log_append_time=-1,
+            log_start_offset=-1,
+            record_errors=[],
+        )
+        # Without an answer nobody is told, and nothing of the request need be kept.
+        self._done = answer.expect(self.result) if acks else None
+
+    def take(self, records: memoryview | None, transactional_id: str | None) -> None:
+        """Append the batch, now or as soon as it may be."""
+        acks = self._acks
+        try:
+            if acks not in (-1, 0, 1):
+                raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: use all, 1 or 0")
+            partition = self._state.partition(*self._place)
+            if acks == -1:
+                partition.check_enough_replicas()
+            header = None if transactional_id is None else _transactional(records)
+            if header is None or transactional_id is None:
+                self._append(partition, records, None)
+            else:
+                self._state.verifying.admit(
+                    partition,
+                    Batch(
+                        transactional_id,
+                        header,
+                        lambda verified: self._append(partition, records, verified),
+                        self._refuse,
+                    ),
+                )
+        except KafkaError as error:
+            self._refuse(error)
+
+    def _append(
+        self, partition: Partition, records: memoryview | None, verified: Guard | None
+    ) -> None:
+        try:
+            appended = partition.produce(
+                records,
+                self._state.now_ms(),
+                self._done,
+                everywhere=self._acks == -1,
+                verified=verified,
+            )
+        except KafkaError as error:
+            self._refuse(error)
+            return
+        result = self.result
         if result.error_code == 0:
             result.base_offset = appended.base_offset
             result.log_append_time = appended.timestamp_ms
             result.log_start_offset = partition.log.start_offset
-    return result
+
+    def _refuse(self, error: KafkaError) -> None:
+        state, request, answer = self._state, self._request, self._answer
+        answer.has_failed = True
+        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            topic, topic_id, index = self._place
+            answer.point_to_leader(state, request, topic, topic_id, index, self.result)
+            if reads_alone(state, find_topic(state.image, topic, topic_id), index):
+                request.connection.finish()
+        if self._done is not None:
+            self._done(error)
+
+
+def _transactional(records: memoryview | None) -> BatchHeader | None:
+    """The header of a batch that is part of a transaction; None as well if there is no telling."""
+    if not records:
+        return None
+    try:
+        header = read_header(records)
+    except MalformedMessage:
+        return None
+    return header if header.is_transactional and header.has_producer else None
 
 
 def _fail(result: Struct, error: KafkaError) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 from sapwood.broker.coordinating import Coordinators
 from sapwood.broker.producer_ids import ProducerIds
 from sapwood.broker.store import MetadataStore
+from sapwood.broker.verifying import Verifying
 from sapwood.metadata import configs
 from sapwood.metadata.controller import INTERNAL_TOPICS, check_partition, find_topic
 from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Node, Topic
@@ -81,6 +82,7 @@ class BrokerState:
     now_ms: Callable[[], int]
     server_metrics: Callable[[], dict[str, float]]
     fetch_waiters: set[FetchWaiter] = field(default_factory=set)
+    verifying: Verifying = field(default_factory=Verifying)
 
     @property
     def image(self) -> Image:
