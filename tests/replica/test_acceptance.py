@@ -5,6 +5,7 @@ import struct
 import pytest
 from crc32c import crc32c
 
+from sapwood.log import FIRST_ID
 from sapwood.replica import Rules
 from sapwood.replica.acceptance import accept
 from sapwood.wire import batch as wire_batch
@@ -78,6 +79,20 @@ def test_a_batch_that_contradicts_itself_is_refused() -> None:
     assert refusal(sealed(sent(), 21, ">h", 5)) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert refusal(sealed(sent(), 21, ">h", 0x20)) is ErrorCode.INVALID_RECORD
     assert refusal(sent(producer_id=4)) is ErrorCode.INVALID_RECORD
+
+
+def test_a_transactional_batch_needs_a_producer() -> None:
+    assert refusal(sent(transactional=True)) is ErrorCode.INVALID_RECORD
+    whole = sent(transactional=True, producer_id=4, producer_epoch=0, base_sequence=0)
+    accept(memoryview(whole), rules(), NOW_MS)
+
+
+def test_a_message_with_an_id_of_its_own_is_a_batch_of_its_own() -> None:
+    key = {"producer_id": FIRST_ID, "producer_epoch": 0, "base_sequence": 3}
+    accept(memoryview(sent(**key)), rules(), NOW_MS)
+    assert refusal(sent((b"a", b"b"), **key)) is ErrorCode.INVALID_RECORD
+    assert refusal(sent(**{**key, "producer_epoch": 1})) is ErrorCode.INVALID_RECORD
+    assert refusal(sent(**key, transactional=True)) is ErrorCode.INVALID_RECORD
 
 
 def test_a_batch_over_the_limit_is_refused() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sapwood.disk import OsDisk
-from sapwood.log import Log, LogConfig
+from sapwood.log import FIRST_ID, Log, LogConfig
 from sapwood.raft import Group, HardState, Timing, Voter
 from sapwood.replica import Partition, Rules
 from sapwood.replica.raft_log import GroupLog
@@ -164,6 +164,27 @@ async def test_a_repeat_is_acknowledged_with_its_original_and_never_before(tmp_p
     assert acks.seen == [("original", ErrorCode.NONE), ("repeat", ErrorCode.NONE)]
     partition.produce(batch(b"a", producer_id=7, sequence=0), NOW_MS, acks("late repeat"))
     assert acks.seen[-1] == ("late repeat", ErrorCode.NONE)
+
+
+@on_a_loop
+async def test_a_message_that_is_put_again_is_acknowledged_with_its_original(
+    tmp_path: Path,
+) -> None:
+    disk = HeldDisk()
+    partition = await opened(disk, tmp_path)
+    acks = Acknowledgements()
+    puts = [(1, "original"), (2, "other"), (1, "repeat")]
+    offsets = [
+        partition.produce(
+            batch(b"a", producer_id=FIRST_ID + number, sequence=9), NOW_MS, acks(name)
+        ).base_offset
+        for number, name in puts
+    ]
+    assert offsets == [0, 1, 0]
+    assert (partition.log.end_offset, acks.seen) == (2, [])
+    await disk.release()
+    await disk.release()
+    assert sorted(name for name, _ in acks.seen) == ["original", "other", "repeat"]
 
 
 @on_a_loop

@@ -23,11 +23,13 @@ from sapwood.log.errors import (
     OffsetOutOfRange,
     OffsetsNotAscending,
 )
+from sapwood.log.ids import FIRST_ID
 from sapwood.log.ledger import VOTERS_KEY
 from sapwood.log.log import Log
 from sapwood.log.producers import ProducerTable, SeenBatch
 
 __all__ = [
+    "FIRST_ID",
     "VOTERS_KEY",
     "BadEntry",
     "BadSnapshot",

@@ -4,6 +4,7 @@ Kafka's rules. Per producer the last five batches are remembered: an exact repea
 is answered with the original's offset. A new epoch starts at sequence 0; an unknown producer may
 start anywhere; otherwise each batch follows the one before, and after 2^31 - 1 comes 0. A batch
 without a sequence is a coordinator's, or a marker's: its epoch counts, and fences older ones.
+Ids of messages, which take the place of producers, have a window of their own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sapwood.log.ids import FIRST_ID, IdWindow
 from sapwood.wire.batch import BatchHeader
 from sapwood.wire.errors import ErrorCode, KafkaError
 
@@ -61,6 +63,8 @@ class ProducerTable:
         self._max_producers = max_producers
         # The least recently used first.
         self._producers: dict[int, Producer] = {}
+        self.ids = IdWindow()
+        """Of messages, which look like producers with one batch each."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -73,6 +77,11 @@ class ProducerTable:
 
     def original(self, header: BatchHeader) -> SeenBatch | None:
         """The batch that this one repeats, if it is among the producer's last five."""
+        if header.producer_id >= FIRST_ID:
+            offset = self.ids.original(header)
+            sequence = header.base_sequence
+            # Its time isn't kept.
+            return None if offset is None else SeenBatch(offset, sequence, sequence, -1)
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return None
@@ -84,6 +93,8 @@ class ProducerTable:
 
     def check(self, header: BatchHeader, now_ms: int) -> int | None:
         """None if the batch may be appended; the original's base offset if it is a repeat."""
+        if header.producer_id >= FIRST_ID:
+            return self.ids.original(header)
         producer = self._producers.get(header.producer_id)
         if not header.has_producer or header.is_control or producer is None:
             return None
@@ -133,6 +144,9 @@ class ProducerTable:
         producer_id = header.producer_id
         if producer_id < 0:
             return
+        if producer_id >= FIRST_ID:
+            self.ids.add(header, now_ms)
+            return
         producer = self._producers.pop(producer_id, None)
         if producer is None:
             producer = Producer(header.producer_epoch, 0, now_ms)
@@ -162,6 +176,7 @@ class ProducerTable:
         producer.coordinator_epoch = coordinator_epoch
 
     def expire(self, now_ms: int) -> None:
+        self.ids.expire(now_ms)
         while self._producers:
             producer_id, producer = next(iter(self._producers.items()))
             if now_ms - producer.used_ms <= EXPIRATION_MS:
@@ -172,6 +187,7 @@ class ProducerTable:
         """What the table was at `offset`, as far as that is still known: the batches from there on
         make it this one again."""
         table = ProducerTable(self._max_producers)
+        table.ids = self.ids.as_of(offset)
         for producer_id, it in self._producers.items():
             earlier = Producer(it.epoch, 0, it.used_ms, it.coordinator_epoch)
             table._producers[producer_id] = earlier
@@ -189,6 +205,7 @@ class ProducerTable:
             facts = it.epoch, it.records, it.used_ms, it.coordinator_epoch, len(it.batches)
             parts.append(_PRODUCER.pack(producer_id, *facts))
             parts.extend(_BATCH.pack(*batch) for batch in it.batches)
+        parts.append(self.ids.encode())
         return b"".join(parts)
 
     @classmethod
@@ -208,6 +225,8 @@ class ProducerTable:
             for _ in range(batches):
                 producer.batches.append(SeenBatch(*_BATCH.unpack_from(data, position)))
                 position += _BATCH.size
+        if not old:
+            table.ids = IdWindow.decode(data, position)
         return table
 
 

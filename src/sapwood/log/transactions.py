@@ -15,6 +15,8 @@ from bisect import bisect_left
 from collections import deque
 from typing import NamedTuple
 
+from sapwood.log import columns
+
 NEVER = 2**63 - 1
 
 _COUNTS = struct.Struct(">III")  # open, steps, aborted
@@ -138,10 +140,7 @@ class TransactionTable:
         parts = [_COUNTS.pack(len(self._open), len(self._steps), count)]
         parts += [_OPEN.pack(*it) for it in self._open.items()]
         parts += [_STEP.pack(*it) for it in self._steps]
-        parts += [
-            struct.pack(f">{count}q", *column)
-            for column in (self._producers, self._firsts, self._lasts, self._stable)
-        ]
+        parts += map(columns.pack, (self._producers, self._firsts, self._lasts, self._stable))
         return b"".join(parts)
 
     @classmethod
@@ -154,8 +153,8 @@ class TransactionTable:
         table._open = dict(_OPEN.iter_unpack(data[position:end]))
         position, end = end, end + steps * _STEP.size
         table._steps.extend(_Step(*it) for it in _STEP.iter_unpack(data[position:end]))
-        position = end
-        for column in (table._producers, table._firsts, table._lasts, table._stable):
-            column.extend(struct.unpack_from(f">{count}q", data, position))
-            position += 8 * count
+        table._producers, position = columns.unpack("q", count, data, end)
+        table._firsts, position = columns.unpack("q", count, data, position)
+        table._lasts, position = columns.unpack("q", count, data, position)
+        table._stable, position = columns.unpack("q", count, data, position)
         return table, position

@@ -7,6 +7,7 @@ those with a compression of their own.
 
 from dataclasses import dataclass
 
+from sapwood.log import FIRST_ID
 from sapwood.wire import batch as wire_batch
 from sapwood.wire.batch import BatchHeader
 from sapwood.wire.compression import Compression
@@ -93,6 +94,12 @@ def _checked_header(records: memoryview, rules: Rules) -> BatchHeader:
         raise KafkaError(ErrorCode.INVALID_RECORD, "Only the broker may write control records")
     if header.is_transactional and header.producer_id < 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, "A transactional batch needs a producer id")
+    if header.producer_id >= FIRST_ID and (
+        header.record_count != 1 or header.producer_epoch or header.is_transactional
+    ):
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, "A message with an id of its own is a batch of its own"
+        )
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise KafkaError(
             ErrorCode.INVALID_RECORD, "An idempotent producer's batch needs an epoch and a sequence"
