@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,7 +88,7 @@ def test_the_ledgers_of_earlier_releases_are_read() -> None:
     producers = struct.pack(">IqhqqB", 1, 7, 2, 1, 99, 1) + batch
     body = struct.pack(">iqI", 0, 0, 0) + producers
     fields = struct.pack(">qqI", 3, 6, 1)
-    crc = snapshot.crc32c(body, snapshot.crc32c(fields))
+    crc = crc32c(body, crc32c(fields))
     found = snapshot.decode(struct.pack(">4sHHI", b"SAPP", 2, 0, crc) + fields + body)
     assert found is not None
     producer = found.ledger.producers.find(7)

@@ -88,11 +88,19 @@ def test_a_transactional_batch_needs_a_producer() -> None:
 
 
 def test_a_message_with_an_id_of_its_own_is_a_batch_of_its_own() -> None:
-    key = {"producer_id": FIRST_ID, "producer_epoch": 0, "base_sequence": 3}
-    accept(memoryview(sent(**key)), rules(), NOW_MS)
-    assert refusal(sent((b"a", b"b"), **key)) is ErrorCode.INVALID_RECORD
-    assert refusal(sent(**{**key, "producer_epoch": 1})) is ErrorCode.INVALID_RECORD
-    assert refusal(sent(**key, transactional=True)) is ErrorCode.INVALID_RECORD
+    def keyed(*keys: bytes, epoch: int = 0, transactional: bool = False) -> bytearray:
+        return sent(
+            keys,
+            producer_id=FIRST_ID,
+            producer_epoch=epoch,
+            base_sequence=3,
+            transactional=transactional,
+        )
+
+    accept(memoryview(keyed(b"a")), rules(), NOW_MS)
+    assert refusal(keyed(b"a", b"b")) is ErrorCode.INVALID_RECORD
+    assert refusal(keyed(b"a", epoch=1)) is ErrorCode.INVALID_RECORD
+    assert refusal(keyed(b"a", transactional=True)) is ErrorCode.INVALID_RECORD
 
 
 def test_a_batch_over_the_limit_is_refused() -> None:

@@ -6,7 +6,7 @@ from sapwood.broker.leading import leader_of, reads_alone
 from sapwood.broker.refusal import refuse
 from sapwood.broker.state import BrokerState
 from sapwood.broker.verifying import Batch
-from sapwood.metadata.controller import find_topic
+from sapwood.metadata.controller import check_not_internal, find_topic
 from sapwood.replica import Guard, OnCommitted, Partition
 from sapwood.server import Request
 from sapwood.wire.apis import Api
@@ -81,6 +81,7 @@ class _Item:
             if acks not in (-1, 0, 1):
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: use all, 1 or 0")
             partition = self._state.partition(*self._place)
+            check_not_internal(partition.topic)
             if acks == -1:
                 partition.check_enough_replicas()
             header = None if transactional_id is None else _transactional(records)
