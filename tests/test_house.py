@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Modules at the top level.
     "__init__": {"client", "cluster"},
     "__main__": {"cli"},
+    "bulk": {"client", "spark"},
     "cluster": {"client", "node"},
     "pytest_plugin": {"__init__", "cluster"},
 }

@@ -119,6 +119,15 @@ class Batch:
         self.done: Ticket[None] = Ticket()
         self.flushes: list[Flush] = []
 
+    @property
+    def record_count(self) -> int:
+        return len(self.records)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more records may be added."""
+        return not self.is_keyed
+
     def add(self, record: NewRecord, size_bytes: int, delivery: Delivery) -> None:
         delivery.batch = self
         delivery.index = len(self.records)
@@ -255,7 +264,7 @@ class PartitionQueue:
             self.identity = self.identity or identity
             batch.identity = self.identity
             batch.base_sequence = self.next_sequence
-            self.next_sequence = (self.next_sequence + len(batch.records)) & _SEQUENCE_MASK
+            self.next_sequence = (self.next_sequence + batch.record_count) & _SEQUENCE_MASK
         self.window.append(batch)
 
     def is_oldest(self, batch: Batch) -> bool:

@@ -19,17 +19,18 @@ from typing import Any, Literal, TypeVar, cast
 from sapwood.client.admin import ConfigEntry, NewTopic, ResourceKind
 from sapwood.client.batches import Delivery, MessageKey, RecordMetadata
 from sapwood.client.calls import AnyNode, Target
-from sapwood.client.cluster import Metadata, TopicPartition
+from sapwood.client.cluster import Metadata, Topic, TopicPartition
 from sapwood.client.config import ClientConfig, parse_bootstrap
 from sapwood.client.core import ClientCore
 from sapwood.client.effects import Close, Connect, Effect, Send, Ticket
 from sapwood.client.errors import ClientClosed
 from sapwood.client.fetcher import Chunk, ConsumedRecord, read_records
 from sapwood.client.offsets import LATEST, FoundOffset
+from sapwood.client.packed import PackedBatch
 from sapwood.client.procedures import Procedure
 from sapwood.client.transactions import Transactor
 from sapwood.wire.apis import Api
-from sapwood.wire.codec import Struct
+from sapwood.wire.codec import Buffer, Struct
 
 T = TypeVar("T")
 
@@ -170,9 +171,7 @@ class KafkaClient:
     ) -> BlockingDelivery:
         """Accept a record, waiting for room if need be; `get` the result to know it is stored."""
         core = self.core
-        known = core.usable_topic(topic, partition)
-        if known is None:
-            known = self._wait(core.await_topic(topic, partition, self.now_ms()))
+        known = self.topic(topic, partition)
         if not core.producer.has_room():
             self.run_until(core.producer.has_room, None)
         if timestamp_ms is None:
@@ -193,6 +192,31 @@ class KafkaClient:
             self._step(may_wait=False)
         return delivery
 
+    def topic(self, name: str, partition: int | None = None) -> Topic:
+        """The topic (and the partition), once records can be appended; created if it may be."""
+        known = self.core.usable_topic(name, partition)
+        return known or self._wait(self.core.await_topic(name, partition, self.now_ms()))
+
+    def send_packed(
+        self,
+        topic: str,
+        partition: int,
+        body: Buffer,
+        record_count: int,
+        base_timestamp: int,
+        max_timestamp: int,
+    ) -> PackedBatch:
+        """Accept records that are encoded already, as `wire.records.seal_batch` takes them."""
+        core = self.core
+        self.topic(topic, partition)
+        if not core.producer.has_room():
+            self.run_until(core.producer.has_room, None)
+        key = topic, partition
+        batch = PackedBatch(key, self.now_ms(), body, record_count, base_timestamp, max_timestamp)
+        core.append_packed(batch)
+        self._step(may_wait=False)
+        return batch
+
     def flush(self) -> None:
         """Until everything accepted so far is stored or has failed."""
         self._wait(self.core.producer.flush())
@@ -204,8 +228,12 @@ class KafkaClient:
         positions: Mapping[TopicPartition, int],
         *,
         stop_at: Mapping[TopicPartition, int] | Literal["end"] | None = None,
+        stall_timeout_s: float | None = None,
     ) -> Iterator[Chunk]:
-        """Record batches as they were stored; the bulk way of `consume`."""
+        """Record batches as they were stored; the bulk way of `consume`.
+
+        TimeoutError if nothing arrives for `stall_timeout_s`.
+        """
         if stop_at == "end":
             ends = self.list_offsets(dict.fromkeys(positions, LATEST))
             stop_at = {key: found.offset for key, found in ends.items()}
@@ -216,7 +244,7 @@ class KafkaClient:
                 self._step(may_wait=False)
                 chunk = fetcher.take()
                 if chunk is None:
-                    self._wait(fetcher.arrival())
+                    self._wait(fetcher.arrival(), stall_timeout_s)
                 else:
                     yield chunk
         finally:
@@ -261,8 +289,8 @@ class KafkaClient:
         finally:
             procedure.close()
 
-    def _wait(self, ticket: Ticket[T]) -> T:
-        self.run_until(lambda: ticket.done, None)
+    def _wait(self, ticket: Ticket[T], timeout_s: float | None = None) -> T:
+        self.run_until(lambda: ticket.done, timeout_s)
         return ticket.result()
 
     def _step(

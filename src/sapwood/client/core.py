@@ -28,6 +28,7 @@ from sapwood.client.fetcher import Fetcher
 from sapwood.client.groups import Groups
 from sapwood.client.member import Member
 from sapwood.client.offsets import FoundOffset, delete_records, list_offsets
+from sapwood.client.packed import PackedBatch
 from sapwood.client.pool import MAIN_LANE, ConnectionPool
 from sapwood.client.producer import Producer
 from sapwood.client.scatter import Scatterer
@@ -210,6 +211,11 @@ class ClientCore:
             raise self._closed
         producer = self.producer if transactor is None else transactor.producer
         producer.append(topic, record, partition, delivery, now_ms, message_key)
+
+    def append_packed(self, batch: PackedBatch) -> None:
+        if self._closed is not None:
+            raise self._closed
+        self.producer.append_packed(batch)
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], now_ms: float

@@ -22,6 +22,7 @@ from sapwood.client.config import ClientConfig
 from sapwood.client.connection import Connection, Exchange
 from sapwood.client.effects import Effects, Ticket
 from sapwood.client.errors import STALE_VIEW, error_for
+from sapwood.client.packed import PackedBatch
 from sapwood.client.partitioner import KeylessPartitioner, partition_of_key
 from sapwood.client.pool import MAIN_LANE, ConnectionPool
 from sapwood.wire.apis import Api
@@ -104,13 +105,9 @@ class Producer:
         if partition is None:
             partition = self._partition_for(topic, record[1], size_bytes)
         key = topic.name, partition
-        queue = self._active.get(key)
-        if queue is None:
-            queue = self._queues.setdefault(key, PartitionQueue(key, self._max_window))
-            self._active[key] = queue
-        waiting = queue.queue
+        waiting = self._queue(key).queue
         batch = waiting[-1] if waiting else None
-        is_shared = message_key is None and batch is not None and not batch.is_keyed
+        is_shared = message_key is None and batch is not None and batch.is_open
         if (
             batch is None
             or not is_shared
@@ -124,6 +121,10 @@ class Producer:
             batch.identity, batch.base_sequence = message_key
         batch.add(record, size_bytes, delivery)
         self.buffered_bytes += size_bytes
+
+    def append_packed(self, batch: PackedBatch) -> None:
+        self._queue(batch.key).queue.append(batch)
+        self.buffered_bytes += batch.size_bytes
 
     def flush(self) -> Ticket[None]:
         flush = Flush()
@@ -180,6 +181,13 @@ class Producer:
                 self._settle(batch, error)
         self._active.clear()
         self._queues.clear()
+
+    def _queue(self, key: TopicPartition) -> PartitionQueue:
+        queue = self._active.get(key)
+        if queue is None:
+            queue = self._queues.setdefault(key, PartitionQueue(key, self._max_window))
+            self._active[key] = queue
+        return queue
 
     def _partition_for(self, topic: Topic, key: bytes | None, size_bytes: int) -> int:
         if key is not None:
@@ -350,7 +358,7 @@ class Producer:
         subject = f"topic {batch.key[0]}, partition {batch.key[1]}"
         said = getattr(verdict, "error_message", None)
         error = error_for(verdict.error_code, subject, said)
-        if error.code in _TOO_LARGE and len(batch.records) > 1:
+        if error.code in _TOO_LARGE and batch.record_count > 1:
             self._split(queue, batch)
         elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.is_keyed:
             collision = f"{subject}: another message's id looks the same: choose another id"

@@ -67,8 +67,7 @@ class Rows:
                 output = self._encode(rows[: start + 1], start, largest_bytes, packed)
             if packed[kernels.PACKED_NEXT_ROW] == start:
                 raise UnsuitableColumns(
-                    f"row {rows[start]} is larger than max_request_bytes ({largest_bytes}): "
-                    "raise it or send less"
+                    f"a row is larger than max_request_bytes ({largest_bytes}): raise that"
                 )
             following = int(packed[kernels.PACKED_NEXT_ROW])
             yield Packed(
