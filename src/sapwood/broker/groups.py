@@ -40,6 +40,9 @@ def kind(state: BrokerState) -> Kind[Groups]:
         max_size=config("group.max.size"),
         offsets_retention_ms=config("offsets.retention.minutes") * MINUTE_MS,
         offsets_retention_check_ms=config("offsets.retention.check.interval.ms"),
+        consumer_session_timeout_ms=config("group.consumer.session.timeout.ms"),
+        consumer_heartbeat_interval_ms=config("group.consumer.heartbeat.interval.ms"),
+        consumer_max_size=config("group.consumer.max.size"),
     )
     topics = ImageTopics(lambda: state.image)
     return Kind(OFFSETS_TOPIC, lambda index: Groups(settings, topics))

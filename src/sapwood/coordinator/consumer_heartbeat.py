@@ -14,8 +14,9 @@ from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 UNCHANGED = -1
-MAX_CHARACTERS = 100_000
-"""Of all strings of a heartbeat together: they are stored."""
+MAX_NAME_BYTES = 1024
+MAX_SUBSCRIPTION_CHARACTERS = 100_000
+"""Of the topics' names together. Subscriptions and names are stored."""
 
 
 class Heartbeat(NamedTuple):
@@ -90,14 +91,11 @@ def checked_heartbeat(request: Struct, client_id: str, client_host: str) -> Hear
     _refuse_if(beat.instance_id == "", "InstanceId can't be empty")
     _refuse_if(beat.rack_id == "", "RackId can't be empty")
     _refuse_if(beat.member_epoch < LEAVING_FOR_A_WHILE, "MemberEpoch is below -2")
-    strings = (
-        beat.member_id,
-        beat.instance_id or "",
-        beat.rack_id or "",
-        regex or "",
-        *(names or ()),
-    )
-    _refuse_if(sum(map(len, strings)) > MAX_CHARACTERS, "It is too large to be stored")
+    names_given = (beat.member_id, beat.instance_id or "", beat.rack_id or "")
+    too_long = max(len(it.encode()) for it in names_given) > MAX_NAME_BYTES
+    _refuse_if(too_long, f"Ids have at most {MAX_NAME_BYTES} bytes")
+    subscription = sum(map(len, names or ()))
+    _refuse_if(subscription > MAX_SUBSCRIPTION_CHARACTERS, "The subscription is too large")
     if beat.member_epoch == JOINING:
         _refuse_if(beat.rebalance_timeout_ms < 0, "RebalanceTimeoutMs must be given on joining")
         _refuse_if(

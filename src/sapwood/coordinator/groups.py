@@ -7,10 +7,14 @@ One that has positions and nothing else is a classic one without members.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from sapwood.coordinator import consumer_records
 from sapwood.coordinator.classic_group import CONSUMER, ClassicGroup
 from sapwood.coordinator.classic_member import Join
+from sapwood.coordinator.consumer_group import ConsumerGroup
+from sapwood.coordinator.consumer_heartbeat import Heartbeat
+from sapwood.coordinator.consumer_member import JOINING
 from sapwood.coordinator.effects import Answer, Append, Effect, Topics
 from sapwood.coordinator.group import Group, GroupSettings, never_expires
 from sapwood.coordinator.group_records import (
@@ -34,6 +38,7 @@ from sapwood.coordinator.stored import version_of
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
+CONSUMER_KINDS = frozenset(consumer_records.Kind)
 NO_POSITION = Position(-1, -1, "", -1, b"")
 
 
@@ -118,6 +123,36 @@ class Groups:
     ) -> list[Effect]:
         group = self._classic(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
         return self._done(group_id, group.leave(token, leaving, now_ms))
+
+    # -- the newer protocol ------------------------------------------------------------------
+
+    def consumer_heartbeat(
+        self, token: object, group_id: str, beat: Heartbeat, now_ms: int
+    ) -> list[Effect]:
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._done(group_id, group.heartbeat(token, beat, now_ms))
+        if beat.member_epoch != JOINING:
+            # Kafka says GROUP_ID_NOT_FOUND, with which clients give up; like this they join.
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"There is no group {group_id!r}")
+        if group is not None and not group.is_empty:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"The members of group {group_id!r} speak the classic protocol",
+            )
+        fresh = ConsumerGroup(group_id, self.topics, self.settings)
+        answered = fresh.heartbeat(token, beat, now_ms)  # may raise: then nothing has changed
+        effects: list[Effect] = [] if group is None else [Append(group.tombstones())]
+        self._groups[group_id] = fresh
+        return self._done(group_id, effects + answered)
+
+    def describe_consumers(self, token: object, group_id: str) -> list[Effect]:
+        group = self._groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise KafkaError(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id!r} of this protocol"
+            )
+        return [Answer(token, group.describe())]
 
     # -- positions ---------------------------------------------------------------------------
 
@@ -323,14 +358,11 @@ class Groups:
             self._replay_group(group_key.decode(key).group, value)
         elif kind == OFFSET_KEY:
             self._replay_position(offset_key.decode(key), value, producer)
-        elif (replayed := self.REPLAYED.get(kind)) is not None:
-            replayed(self, key, value)
+        elif kind in CONSUMER_KINDS:
+            self._replay_consumers(consumer_records.decode(key, value))
         elif kind == OLD_OFFSET_KEY:
             return  # never written here
-
-    REPLAYED: dict[int, Callable[[Groups, bytes, bytes | None], None]] = {}
-    """Records of other types of groups, by the number of their key; unknown ones are left alone,
-    as a newer release may have written them."""
+        # Unknown ones are left alone: a newer release may have written them.
 
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
         if value is None:
@@ -340,6 +372,17 @@ class Groups:
         group = ClassicGroup(group_id, self.settings)
         group.replay(group_value.decode(value))
         self._groups[group_id] = group
+
+    def _replay_consumers(self, record: consumer_records.ConsumerRecord) -> None:
+        group = self._groups.get(record.group_id)
+        if not isinstance(group, ConsumerGroup):
+            if record.value is None:
+                return
+            group = ConsumerGroup(record.group_id, self.topics, self.settings)
+            self._groups[record.group_id] = group
+        group.apply(record)
+        if record.kind is consumer_records.Kind.GROUP_METADATA and record.value is None:
+            self.drop(record.group_id)
 
     def _replay_position(
         self, key: Struct, value: bytes | None, producer: tuple[int, int] | None

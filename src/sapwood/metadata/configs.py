@@ -266,6 +266,21 @@ _BROKER_ONLY = (
         read_only=True,
     ),
     Config(
+        "group.consumer.heartbeat.interval.ms", _T.INT, "1000",
+        "How often members of a group of the newer protocol are to be heard of.",
+        minimum=1, read_only=True,
+    ),
+    Config(
+        "group.consumer.max.size", _T.INT, "2000",
+        "Members that a group of the newer protocol may have.",
+        minimum=1, read_only=True,
+    ),
+    Config(
+        "group.consumer.session.timeout.ms", _T.INT, "45000",
+        "The silence after which a member of a group of the newer protocol is given up.",
+        minimum=1, read_only=True,
+    ),
+    Config(
         "group.initial.rebalance.delay.ms", _T.INT, "100",
         "How long a new group waits for more members before it assigns anything.",
         minimum=0, read_only=True,
