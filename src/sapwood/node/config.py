@@ -28,6 +28,8 @@ SYNONYMS = {
     "node.id": "node_id",
     "num.partitions": "num_partitions",
 }
+# Kafka configs that follow from settings, or from the cluster, and are shown only.
+SHOWN_ONLY = SYNONYMS.keys() | {"advertised.listeners", "default.replication.factor"}
 
 
 class ConfigError(Exception):
@@ -248,7 +250,7 @@ def _kafka_config(key: str, value: str) -> tuple[str, str]:
         config = BROKER_CONFIGS[topic.broker_name]
     if config is None:
         raise ConfigError(f"unknown setting {key!r}")
-    if config.read_only:
+    if config.read_only and config.name in SHOWN_ONLY:
         name = SYNONYMS.get(config.name)
         advice = f": set {name}" if name else ""
         raise ConfigError(f"{config.name} can't be set as a Kafka config{advice}")
