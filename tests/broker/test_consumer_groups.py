@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from sapwood.metadata.controller import OFFSETS_TOPIC
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode
@@ -9,17 +10,17 @@ from tests.broker.asking import Asking, on_a_loop, started
 from tests.coordinator.consumers import request
 from tests.helpers import eventually_on_loop
 
+SHARDS = 16
+
 
 async def coordinated(asking: Asking) -> None:
-    """Wait until the groups have a coordinator."""
+    """Wait until all groups have a coordinator."""
     message = Struct(key_type=0, coordinator_keys=["readers"])
     answer = await asking.answer(Api.FIND_COORDINATOR, 4, message)
     assert answer.coordinators[0].error_code == 0
-    shards = asking.broker.state.coordinators.shards
+    coordinators = asking.broker.state.coordinators
     await eventually_on_loop(
-        lambda: (
-            all(it.is_ready for it in shards("__consumer_offsets")) and shards("__consumer_offsets")
-        )
+        lambda: sum(it.is_ready for it in coordinators.shards(OFFSETS_TOPIC)) == SHARDS
     )
 
 

@@ -44,6 +44,9 @@ class TopicTable:
     def find_by_id(self, topic_id: bytes) -> TopicFacts | None:
         return next((it for it in self if it.topic_id == topic_id), None)
 
+    def was_deleted(self, topic_id: bytes) -> bool:
+        return self.find_by_id(topic_id) is None
+
 
 def appended(effects: list[Effect]) -> list[Record]:
     return [record for it in effects if isinstance(it, Append) for record in it.records]

@@ -91,10 +91,10 @@ class Member:
         message = self.consumer.poll(0.01)
         if message is None or message.error():
             return
-        self.values.append(message.value())
+        self.values.append(message.value() or b"")
         # A commit that is refused is one of a member that no longer owns what it has read.
         with contextlib.suppress(KafkaException):
-            self.consumer.commit(message, asynchronous=False)
+            self.consumer.commit(message=message, asynchronous=False)
 
     @property
     def share(self) -> int:
