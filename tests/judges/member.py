@@ -1,0 +1,151 @@
+"""One member of a group as a process of its own: `python -m tests.judges.member KIND …`.
+
+It says on standard output, a line of JSON each, what it was assigned and what it has processed,
+and commits what it has said. Processing is saying: whoever listens has it before the commit.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+from typing import Any
+
+SESSION_MS = 6000
+POLL_S = 0.2
+
+
+def say(**facts: Any) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+class Stop(Exception):
+    """Asked to leave."""
+
+
+def stop(*_: object) -> None:
+    raise Stop
+
+
+def confluent(bootstrap: str, group: str, topic: str, **settings: str) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    own = {name.replace("_", "."): value for name, value in settings.items()}
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": 500,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "topic.metadata.refresh.interval.ms": 1000,
+            **own,
+        }
+    )
+
+    def assigned(_: object, partitions: list[Any]) -> None:
+        say(assigned=[it.partition for it in partitions], member=consumer.memberid())
+
+    def revoked(_: object, partitions: list[Any]) -> None:
+        say(revoked=[it.partition for it in partitions])
+
+    consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+    try:
+        while True:
+            messages = consumer.consume(100, POLL_S)
+            got = [it for it in messages if it.error() is None]
+            if got:
+                say(got=[[it.partition(), it.offset()] for it in got])
+                try:
+                    consumer.commit(asynchronous=False)
+                except KafkaException as error:
+                    say(refused=str(error))
+    except Stop:
+        consumer.close()
+
+
+def kafka_python(bootstrap: str, group: str, topic: str, **settings: str) -> None:
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.errors import KafkaError
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            say(revoked=[it.partition for it in revoked])
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            say(assigned=[it.partition for it in assigned])
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=500,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        metadata_max_age_ms=1000,
+        **settings,
+    )
+    consumer.subscribe([topic], listener=Listener())
+    try:
+        while True:
+            records = consumer.poll(POLL_S * 1000, max_records=100)
+            got = [[it.partition, it.offset] for some in records.values() for it in some]
+            if got:
+                say(got=got)
+                try:
+                    consumer.commit()
+                except KafkaError as error:
+                    say(refused=str(error))
+    except Stop:
+        consumer.close(autocommit=False)
+
+
+def aiokafka(bootstrap: str, group: str, topic: str, **settings: str) -> None:
+    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+    from aiokafka.errors import KafkaError
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            say(revoked=[it.partition for it in revoked])
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            say(assigned=[it.partition for it in assigned])
+
+    async def run() -> None:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=500,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            metadata_max_age_ms=1000,
+            **settings,
+        )
+        asked = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
+        await consumer.start()
+        consumer.subscribe([topic], listener=Listener())
+        try:
+            while not asked.is_set():
+                records = await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=100)
+                got = [[it.partition, it.offset] for some in records.values() for it in some]
+                if got:
+                    say(got=got)
+                    try:
+                        await consumer.commit()
+                    except KafkaError as error:
+                        say(refused=str(error))
+        finally:
+            await consumer.stop()
+
+    asyncio.run(run())
+
+
+KINDS = {"confluent-kafka": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka}
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, stop)
+    kind, *where = sys.argv[1:4]
+    KINDS[kind](*where, sys.argv[4], **json.loads(sys.argv[5]))
