@@ -121,10 +121,10 @@ class Driven:
             self.answers[token] = Struct(error_code=int(error.code))
         return token
 
-    def sync(self, member_id: str, generation: int, group: str = "g", **assigned: bytes) -> int:
+    def sync(self, member_id: str, generation: int, **assigned: bytes) -> int:
         token = self.token()
         message = Struct(
-            group_id=group, member_id=member_id, generation_id=generation, group_instance_id=None
+            group_id="g", member_id=member_id, generation_id=generation, group_instance_id=None
         )
         named = {name.replace("_", "-"): it for name, it in assigned.items()}
         try:

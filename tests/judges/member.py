@@ -8,6 +8,7 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 SESSION_MS = 6000
@@ -143,9 +144,13 @@ def aiokafka(bootstrap: str, group: str, topic: str, **settings: str) -> None:
     asyncio.run(run())
 
 
-KINDS = {"confluent-kafka": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka}
+KINDS: dict[str, Callable[..., None]] = {
+    "confluent-kafka": confluent,
+    "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+}
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, stop)
-    kind, *where = sys.argv[1:4]
-    KINDS[kind](*where, sys.argv[4], **json.loads(sys.argv[5]))
+    kind, bootstrap, group, topic, settings = sys.argv[1:]
+    KINDS[kind](bootstrap, group, topic, **json.loads(settings))

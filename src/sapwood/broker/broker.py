@@ -137,6 +137,7 @@ _COOKED: dict[Api, Cooked] = {
     Api.CONSUMER_GROUP_HEARTBEAT: consumer_groups.heartbeat,
     Api.CONSUMER_GROUP_DESCRIBE: consumer_groups.describe,
     Api.OFFSET_DELETE: positions.offset_delete,
+    Api.TXN_OFFSET_COMMIT: positions.txn_offset_commit,
     Api.CREATE_TOPICS: topics.create_topics,
     Api.DELETE_TOPICS: topics.delete_topics,
     Api.DELETE_RECORDS: offsets.delete_records,

@@ -1,10 +1,13 @@
 """OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit: where groups have come to."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
+from sapwood.broker.coordinating import Shard
 from sapwood.broker.groups import shard_of_group
 from sapwood.broker.state import BrokerState
+from sapwood.broker.verifying import VERIFY_S
+from sapwood.coordinator.groups import Groups
 from sapwood.coordinator.offsets import Place, Position
 from sapwood.metadata.controller import check_partition, find_topic
 from sapwood.server import Request
@@ -14,19 +17,54 @@ from sapwood.wire.errors import ErrorCode, KafkaError
 _FIRST_FETCH_OF_SEVERAL = 8
 _FIRST_FETCH_WITH_ERROR = 2
 NO_TOPIC_ID = bytes(16)
+# What a transaction's coordinator calls fenced has another name in this answer.
+_TOLD_TO_PRODUCERS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
+
+
+async def _shard(state: BrokerState, message: Struct) -> Shard[Groups]:
+    return shard_of_group(state, message.group_id)
 
 
 async def offset_commit(state: BrokerState, request: Request, message: Struct) -> Struct:
-    return await _commit(state, message)
+    return await _commit(state, message, _shard)
 
 
 async def txn_offset_commit(state: BrokerState, request: Request, message: Struct) -> Struct:
-    return await _commit(state, message)
+    """What a transaction has read: it counts when the transaction's marker is written here, too."""
+    return await _commit(state, message, _shard_in_transaction)
 
 
-async def _commit(state: BrokerState, message: Struct) -> Struct:
+async def _shard_in_transaction(state: BrokerState, message: Struct) -> Shard[Groups]:
+    """The group's shard, once the transaction is known to be in progress there."""
+    shard = await _shard(state, message)
+    partition, producer_id = shard.partition, message.producer_id
+    if producer_id < 0:
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "A transaction has a producer id")
+    try:
+        async with asyncio.timeout(VERIFY_S):
+            await state.verifying.confirm(
+                partition, message.transactional_id, producer_id, message.producer_epoch
+            )
+    except TimeoutError:
+        raise KafkaError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, "The transaction's coordinator doesn't answer"
+        ) from None
+    known = partition.log.producers.find(producer_id)
+    if known is not None and message.producer_epoch < known.epoch:
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"Producer {producer_id} has epoch {message.producer_epoch}, a newer one with epoch "
+            f"{known.epoch} has taken over",
+        )
+    return shard
+
+
+async def _commit(
+    state: BrokerState,
+    message: Struct,
+    find_shard: Callable[[BrokerState, Struct], Awaitable[Shard[Groups]]],
+) -> Struct:
     """What is wrong with one partition fails that one; what is wrong with the group, all."""
-    now_ms = state.now_ms()
     limit_bytes = int(state.broker_config("offset.metadata.max.bytes"))
     accepted: list[tuple[Struct, Place, Position]] = []
     topics = []
@@ -36,28 +74,9 @@ async def _commit(state: BrokerState, message: Struct) -> Struct:
             result = Struct(partition_index=wanted.partition_index, error_code=0)
             results.append(result)
             try:
-                found = find_topic(
-                    state.image,
-                    getattr(topic, "name", None),
-                    getattr(topic, "topic_id", NO_TOPIC_ID),
-                )
-                check_partition(found, wanted.partition_index)
-                metadata = wanted.committed_metadata or ""
-                if len(metadata.encode()) > limit_bytes:
-                    raise KafkaError(
-                        ErrorCode.OFFSET_METADATA_TOO_LARGE, f"More than {limit_bytes} bytes"
-                    )
+                accepted.append((result, *_position(state, topic, wanted, limit_bytes)))
             except KafkaError as error:
                 result.error_code = int(error.code)
-                continue
-            position = Position(
-                wanted.committed_offset,
-                getattr(wanted, "committed_leader_epoch", -1),
-                metadata,
-                now_ms,
-                found.topic_id,
-            )
-            accepted.append((result, (found.name, wanted.partition_index), position))
         topics.append(
             Struct(
                 name=getattr(topic, "name", ""),
@@ -68,14 +87,34 @@ async def _commit(state: BrokerState, message: Struct) -> Struct:
     if accepted:
         positions = [(place, position) for _, place, position in accepted]
         try:
-            shard = shard_of_group(state, message.group_id)
+            shard = await find_shard(state, message)
             await shard.ask(
-                lambda groups, token, at_ms: groups.commit(token, message, positions, at_ms)
+                lambda groups, token, now_ms: groups.commit(token, message, positions, now_ms)
             )
         except KafkaError as error:
+            code = _TOLD_TO_PRODUCERS.get(error.code, error.code)
             for result, _, _ in accepted:
-                result.error_code = int(error.code)
+                result.error_code = int(code)
     return Struct(topics=topics)
+
+
+def _position(
+    state: BrokerState, topic: Struct, wanted: Struct, limit_bytes: int
+) -> tuple[Place, Position]:
+    found = find_topic(
+        state.image, getattr(topic, "name", None), getattr(topic, "topic_id", NO_TOPIC_ID)
+    )
+    check_partition(found, wanted.partition_index)
+    metadata = wanted.committed_metadata or ""
+    if len(metadata.encode()) > limit_bytes:
+        raise KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE, f"More than {limit_bytes} bytes")
+    return (found.name, wanted.partition_index), Position(
+        wanted.committed_offset,
+        getattr(wanted, "committed_leader_epoch", -1),
+        metadata,
+        state.now_ms(),
+        found.topic_id,
+    )
 
 
 # -- fetching --------------------------------------------------------------------------------
