@@ -1,6 +1,7 @@
 """A broker on real files in this process, asked without sockets."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -34,6 +35,7 @@ class Peer:
         self.listener = "kafka"
         self.peer = ("127.0.0.1", 50_000)
         self.node: int | None = None
+        self.opened_at = math.inf
         self.finished = False
 
     def finish(self) -> None:

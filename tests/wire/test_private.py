@@ -75,6 +75,14 @@ REQUESTS: dict[Api, Struct] = {
     Api.CHANGE_CLIENT: Struct(kind=2, action=1, name="reader", topic="orders", partition=3),
     Api.LIST_CLIENTS: Struct(),
     Api.RESERVE_PRODUCER_IDS: Struct(),
+    Api.END_TXN_GROUP: Struct(
+        query="spark/sales",
+        batch_id=7,
+        children=[
+            Struct(transactional_id="spark/sales␟7/0/0", producer_id=2**40, producer_epoch=3)
+        ],
+        committed=True,
+    ),
 }
 
 RESPONSES: dict[Api, Struct] = {
@@ -178,6 +186,7 @@ RESPONSES: dict[Api, Struct] = {
     Api.RESERVE_PRODUCER_IDS: Struct(
         error_code=0, error_message=None, first_id=1 << 40, next_id=(1 << 40) + 1000
     ),
+    Api.END_TXN_GROUP: Struct(error_code=0, error_message=None, last_batch_id=7, already_done=True),
 }
 
 

@@ -24,6 +24,7 @@ from sapwood.broker import (
     replication,
     status,
     topics,
+    transactions,
 )
 from sapwood.broker.controlling import Controlling
 from sapwood.broker.coordinating import Coordinators
@@ -31,6 +32,7 @@ from sapwood.broker.fetch import fetch
 from sapwood.broker.forwarding import at_controller, forwarded
 from sapwood.broker.produce import produce
 from sapwood.broker.producer_ids import ProducerIds
+from sapwood.broker.settling import Settling
 from sapwood.broker.state import BrokerConfig, BrokerState, wall_clock_ms
 from sapwood.broker.store import TOPIC_ID, MetadataStore
 from sapwood.broker.unattended import to_its_end
@@ -141,8 +143,11 @@ _COOKED: dict[Api, Cooked] = {
     Api.CREATE_TOPICS: topics.create_topics,
     Api.DELETE_TOPICS: topics.delete_topics,
     Api.DELETE_RECORDS: offsets.delete_records,
-    Api.INIT_PRODUCER_ID: producers.init_producer_id,
+    Api.INIT_PRODUCER_ID: transactions.init_producer_id,
     Api.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+    Api.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
+    Api.ADD_OFFSETS_TO_TXN: transactions.add_offsets,
+    Api.END_TXN: transactions.end_txn,
     Api.DESCRIBE_CONFIGS: configs.describe_configs,
     Api.ALTER_CONFIGS: configs.alter_configs,
     Api.ALTER_REPLICA_LOG_DIRS: placement.alter_replica_log_dirs,
@@ -154,6 +159,8 @@ _COOKED: dict[Api, Cooked] = {
     Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     Api.DESCRIBE_CLUSTER: cluster.describe_cluster,
     Api.DESCRIBE_PRODUCERS: markers.describe_producers,
+    Api.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
+    Api.LIST_TRANSACTIONS: transactions.list_transactions,
     Api.LIST_CONFIG_RESOURCES: configs.list_config_resources,
     Api.DESCRIBE_QUORUM: placement.describe_quorum,
     Api.DESCRIBE_TOPIC_PARTITIONS: cluster.describe_topic_partitions,
@@ -169,6 +176,7 @@ _COOKED: dict[Api, Cooked] = {
     Api.CHANGE_CLIENT: clients.change,
     Api.LIST_CLIENTS: clients.list_all,
     Api.RESERVE_PRODUCER_IDS: producers.reserve_producer_ids,
+    Api.END_TXN_GROUP: transactions.end_txn_group,
 }
 
 _AT_CONTROLLER = {
@@ -184,12 +192,17 @@ _AT_CONTROLLER = {
     Api.JOIN,
 }
 
-# Kafka's, but among nodes only.
+# Kafka's, but among nodes only: the whole of it, or its later versions.
 _NOT_ADVERTISED = {Api.WRITE_TXN_MARKERS}
+_LAST_ADVERTISED: dict[int, int] = {Api.ADD_PARTITIONS_TO_TXN: transactions.FIRST_OF_NODES - 1}
 
 _LAST_SERVED = {
     # Version 6 is for two-phase commit, which is not there.
     Api.INIT_PRODUCER_ID: 5,
+    # Version 5 is for producers that get an epoch for every transaction.
+    Api.END_TXN: 4,
+    # Version 2 has a pattern to match names by, and some patterns take Python for ever.
+    Api.LIST_TRANSACTIONS: 1,
 }
 
 
@@ -208,7 +221,7 @@ def _api_versions(state: BrokerState, request: Request) -> Response:
             Struct(
                 api_key=int(api),
                 min_version=s.first if s.advertised_first is None else s.advertised_first,
-                max_version=s.last,
+                max_version=_LAST_ADVERTISED.get(api, s.last),
             )
             for api, s in SERVED.items()
             if api < Api.NODE_STATUS and api not in _NOT_ADVERTISED
@@ -286,6 +299,7 @@ class Broker:
         self._entropy = entropy
         self._peers = NoPeers() if connect is None else connect(self._address_of)
         self._state: BrokerState | None = None
+        self._settling: Settling | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -326,6 +340,7 @@ class Broker:
             server_metrics=self._server_metrics,
         )
         self.state.coordinators.add(groups.kind(self.state))
+        self._settling = transactions.begin(self._state)
         store.open()
         await store.settled()
         replicas.remove_files(store.image.deleted_topics)
@@ -372,6 +387,8 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.state.verifying.close()
         self.state.coordinators.close()
+        if self._settling is not None:
+            await self._settling.close()
         await self.state.producer_ids.close()
         await self.state.replicas.close()
         if isinstance(self._peers, Peers):

@@ -12,9 +12,13 @@ from sapwood.broker.unattended import to_its_end
 from sapwood.replica import PeerUnreachable
 from sapwood.server import Request
 from sapwood.wire.apis import Api, codec_versions
-from sapwood.wire.codec import Buffer, Struct
+from sapwood.wire.codec import Buffer, Struct, decode_response
 from sapwood.wire.errors import ErrorCode
-from sapwood.wire.frames import decode_request_header, encode_request_frame
+from sapwood.wire.frames import (
+    decode_request_header,
+    decode_response_header,
+    encode_request_frame,
+)
 
 PATIENCE_S = 8.0
 """How long a request waits for a controller to be elected."""
@@ -38,6 +42,7 @@ class ForwardedConnection:
     principal: str | None = None
     node: int | None = None
     closed: bool = False
+    opened_at: float = 0.0
 
     def finish(self) -> None:
         """The client's own node decides about its connection."""
@@ -96,14 +101,17 @@ async def _ask(state: BrokerState, controller: int, message: Struct) -> Struct:
         asking.cancel()
 
 
-async def ask_controller(state: BrokerState, creation: Struct) -> None:
-    """Have topics created; whether that worked shows in the metadata."""
-    api = Api.CREATE_TOPICS
+async def ask_controller(state: BrokerState, api: Api, message: Struct) -> Struct | None:
+    """What the controller answers; None if there was none that did."""
     version = codec_versions(api)[1]
-    frame = b"".join(encode_request_frame(api, version, 0, None, creation))[_LENGTH_BYTES:]
-    message = Struct(listener="", address="", principal=None, frame=frame)
+    frame = b"".join(encode_request_frame(api, version, 0, None, message))[_LENGTH_BYTES:]
+    forward = Struct(listener="", address="", principal=None, frame=frame)
     with contextlib.suppress(PeerUnreachable):
-        await _ask(state, state.store.controller_id, message)
+        answer = await _ask(state, state.store.controller_id, forward)
+        if answer.error_code == ErrorCode.NONE and answer.frame:
+            _, body = decode_response_header(api, version, answer.frame)
+            return decode_response(api, version, answer.frame, body)
+    return None
 
 
 async def forwarded(

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 from sapwood.broker.coordinating import Coordinators
 from sapwood.broker.producer_ids import ProducerIds
 from sapwood.broker.store import MetadataStore
 from sapwood.broker.verifying import Verifying
+from sapwood.coordinator.transactions import Counters
 from sapwood.metadata import configs
 from sapwood.metadata.controller import INTERNAL_TOPICS, check_partition, find_topic
 from sapwood.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Node, Topic
@@ -83,6 +84,7 @@ class BrokerState:
     server_metrics: Callable[[], dict[str, float]]
     fetch_waiters: set[FetchWaiter] = field(default_factory=set)
     verifying: Verifying = field(default_factory=Verifying)
+    transaction_counters: Counters = field(default_factory=Counters)
 
     @property
     def image(self) -> Image:
@@ -220,6 +222,10 @@ class BrokerState:
             "sapwood_partitions_offline_total": float(self.replicas.offline_total),
             "sapwood_replicas_mended_total": float(self.replicas.mended_total),
             "sapwood_fetch_waiters": float(len(self.fetch_waiters)),
+            **{
+                f"sapwood_transactions_{name}": float(value)
+                for name, value in asdict(self.transaction_counters).items()
+            },
             **self.server_metrics(),
         }
 

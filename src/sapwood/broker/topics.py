@@ -13,6 +13,7 @@ from sapwood.metadata import controller
 from sapwood.metadata.image import Image
 from sapwood.metadata.records import TopicCreated, TopicDeleted
 from sapwood.server import Request
+from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
@@ -28,7 +29,7 @@ async def create_missing(state: BrokerState, names: Iterable[str]) -> None:
     if not missing:
         return
     if not state.store.is_controller:
-        await ask_controller(state, _creation(missing))
+        await ask_controller(state, Api.CREATE_TOPICS, _creation(missing))
         return
     async with state.store.changing() as image:
         for name in names:

@@ -320,8 +320,18 @@ _BROKER_ONLY = (
         minimum=1, read_only=True,
     ),
     Config(
+        "transaction.max.timeout.ms", _T.INT, "900000",
+        "The longest time for which a producer may ask to keep a transaction open.",
+        minimum=1, read_only=True,
+    ),
+    Config(
         "transaction.state.log.num.partitions", _T.INT, "16",
         "Into how many shards transactional ids are divided, when that begins.",
+        minimum=1, read_only=True,
+    ),
+    Config(
+        "transactional.id.expiration.ms", _T.INT, "604800000",
+        "How long a transactional id is remembered that nobody uses.",
         minimum=1, read_only=True,
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import cast
 
 from sapwood.security import AuthenticationFailed, ServerSide
 from sapwood.server.answers import AsReady, InOrder
-from sapwood.server.gate import AUTHENTICATE_KEY, LAST_PUBLIC_KEY, REFUSAL_DELAY_S, Gate
+from sapwood.server.gate import AUTHENTICATE_KEY, REFUSAL_DELAY_S, Gate, is_public
 from sapwood.server.types import Counters, Handler, Limits, Listener, Request, Response
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer, Struct, decode_request
@@ -57,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self.principal: str | None = None
         self.node: int | None = None  # who it is, once it has shown that it knows the secret
         self.closed = False
+        self.opened_at = asyncio.get_running_loop().time()
 
         self._handler = handler
         self._limits = limits
@@ -222,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
             header, body_offset = decode_request_header(frame)
             self._count(header.api_key)
             request = Request(header, frame, body_offset, self)
-            if header.api_key <= LAST_PUBLIC_KEY:
+            if is_public(header.api_key):
                 answer = self._handler(request)
             elif header.api_key == AUTHENTICATE_KEY:
                 answer = self._authenticate(request)

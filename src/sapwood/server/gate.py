@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from sapwood.security import NONCE_BYTES, AuthenticationFailed, ServerSide
 from sapwood.wire.apis import Api
 
-# Beyond this key come the messages of nodes; up to it everybody may ask.
-LAST_PUBLIC_KEY = int(Api.NODE_STATUS)
 AUTHENTICATE_KEY = int(Api.AUTHENTICATE)
+
+# Of Sapwood's own messages, those that everybody may send; the others are for nodes.
+OWN_PUBLIC_KEYS = frozenset({int(Api.NODE_STATUS), int(Api.END_TXN_GROUP)})
+FIRST_OWN_KEY = int(Api.NODE_STATUS)
 
 # Whoever guesses at the secret waits this long for each guess.
 REFUSAL_DELAY_S = 0.2
@@ -27,3 +29,7 @@ class Gate:
         if self.secret is None:
             raise AuthenticationFailed("this node has no secret, so it knows no other")
         return ServerSide(self.secret, self.node_id, self.entropy(NONCE_BYTES))
+
+
+def is_public(api_key: int) -> bool:
+    return api_key < FIRST_OWN_KEY or api_key in OWN_PUBLIC_KEYS

@@ -8,7 +8,7 @@ import enum
 
 
 class Api(enum.IntEnum):
-    """API keys; from 20000 on they are Sapwood's own, and beyond 20001 only for its nodes."""
+    """API keys; from 20000 on they are Sapwood's own, and most of those only for its nodes."""
 
     PRODUCE = 0
     FETCH = 1
@@ -113,6 +113,7 @@ class Api(enum.IntEnum):
     CHANGE_CLIENT = 20011
     LIST_CLIENTS = 20012
     RESERVE_PRODUCER_IDS = 20013
+    END_TXN_GROUP = 20014
 
 
 # lowest version, highest version, first flexible version
@@ -220,6 +221,7 @@ _VERSIONS: dict[int, tuple[int, int, int]] = {
     Api.CHANGE_CLIENT: (0, 0, 0),
     Api.LIST_CLIENTS: (0, 0, 0),
     Api.RESERVE_PRODUCER_IDS: (0, 0, 0),
+    Api.END_TXN_GROUP: (0, 0, 0),
 }
 
 

@@ -2,14 +2,15 @@
 
 They serve as schemas only: what is encoded and decoded are Structs, as with Kafka's messages. All
 are flexible, so that a field that only a newer node knows can be added as a tagged one, and carry
-a version. Only NODE_STATUS is for everybody; the others are for whoever has proved by AUTHENTICATE
-that it knows the cluster's secret. A group is (topic_id, partition); the metadata log is one, too.
+a version. NODE_STATUS and END_TXN_GROUP are for everybody; the others are for whoever has proved by
+AUTHENTICATE that it knows the cluster's secret. A group is (topic_id, partition); the metadata log
+is one, too.
 """
 
 from typing import Any
 
 from sapwood.wire.apis import Api
-from sapwood.wire.private import clients, forwarding, membership, replication, status
+from sapwood.wire.private import clients, forwarding, membership, replication, status, transactions
 
 MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
     (Api.NODE_STATUS, 0): (status.NodeStatusRequest, status.NodeStatusResponse),
@@ -31,5 +32,6 @@ MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
         clients.ReserveProducerIdsRequest,
         clients.ReserveProducerIdsResponse,
     ),
+    (Api.END_TXN_GROUP, 0): (transactions.EndTxnGroupRequest, transactions.EndTxnGroupResponse),
     (Api.DESCRIBE_REPLICAS, 0): (status.DescribeReplicasRequest, status.DescribeReplicasResponse),
 }
