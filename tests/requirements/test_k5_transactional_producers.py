@@ -1,0 +1,122 @@
+"""K5: idempotent and transactional producers, read_committed."""
+
+import contextlib
+
+import confluent_kafka
+
+import sapwood
+from sapwood.coordinator.sharding import shard_of
+from tests.helpers import eventually
+from tests.judges.confluent import Confluent
+from tests.judges.judge import Message
+from tests.judges.transactors import TRANSACTORS, ConfluentTransactor
+
+TIMEOUT_S = 30
+SHARDS = 16
+
+
+def coordinator(cluster: sapwood.Cluster, transactional_id: str) -> int:
+    return cluster.leader("__transaction_state", shard_of(transactional_id, SHARDS))
+
+
+def in_one_transaction(producer: confluent_kafka.Producer, value: bytes, *, aborts: bool) -> None:
+    """As an application has to: what failed is aborted and done again, until it is committed."""
+    while True:
+        producer.begin_transaction()
+        try:
+            for topic in ("left", "right"):
+                producer.produce(topic, value, partition=len(value) % 2)
+            if aborts:
+                producer.flush(TIMEOUT_S)
+                producer.abort_transaction(TIMEOUT_S)
+                return
+            commit(producer)
+            return
+        except confluent_kafka.KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            producer.abort_transaction(TIMEOUT_S)
+
+
+def commit(producer: confluent_kafka.Producer) -> None:
+    while True:
+        try:
+            producer.commit_transaction(TIMEOUT_S)
+            return
+        except confluent_kafka.KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+
+
+def test_k5_transactions_are_whole_and_once_while_nodes_are_killed() -> None:
+    with sapwood.Cluster(nodes=3) as cluster:
+        judge = Confluent(cluster.bootstrap)
+        for topic in ("left", "right"):
+            judge.create_topic(topic, partitions=2, replicas=3)
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": cluster.bootstrap, "transactional.id": "k5", "linger.ms": 0}
+        )
+        producer.init_transactions(TIMEOUT_S)
+        victims = {
+            5: lambda: coordinator(cluster, "k5"),
+            15: lambda: cluster.leader("left", 0),
+            25: lambda: coordinator(cluster, "k5"),
+            35: lambda: cluster.leader("right", 1),
+        }
+        expected: list[bytes] = []
+        dead: int | None = None
+        for number in range(45):
+            if number in victims:
+                dead = victims[number]()
+                cluster.kill(dead)
+            elif number % 10 == 0 and dead is not None:
+                cluster.restart(dead)
+                cluster.wait_healthy()
+            value = b"%d" % number
+            aborts = number % 4 == 3
+            in_one_transaction(producer, value, aborts=aborts)
+            if not aborts:
+                expected.append(value)
+        for partition in (0, 1):
+            own = [it for it in expected if len(it) % 2 == partition]
+            for topic in ("left", "right"):
+
+                def read(topic: str = topic, partition: int = partition) -> list[bytes]:
+                    return ConfluentTransactor.read(cluster.bootstrap, topic, partition)
+
+                eventually(lambda own=own, read=read: read() == own)  # type: ignore[misc]
+
+
+def test_k5_a_producer_that_is_killed_leaves_nothing_half_done() -> None:
+    with sapwood.Cluster(nodes=3) as cluster:
+        judge = Confluent(cluster.bootstrap)
+        judge.create_topic("left", partitions=1, replicas=3)
+        lost = ConfluentTransactor(cluster.bootstrap, "gone", timeout_ms=2000)
+        lost.begin()
+        lost.send("left", b"never committed")
+        with contextlib.suppress(confluent_kafka.KafkaException):
+            lost.close()
+        cluster.kill(coordinator(cluster, "gone"))
+        judge.produce("left", [Message(b"after")])
+        for reader in TRANSACTORS.values():
+            # Until its time is up, nobody can know whether it will be committed.
+            eventually(lambda it=reader: it.read(cluster.bootstrap, "left") == [b"after"])  # type: ignore[misc]
+
+
+def test_k5_the_next_instance_of_an_application_takes_over() -> None:
+    with sapwood.Cluster(nodes=3) as cluster:
+        for name, client in TRANSACTORS.items():
+            Confluent(cluster.bootstrap).create_topic(name, partitions=1, replicas=3)
+            first = client(cluster.bootstrap, name)
+            first.begin()
+            first.send(name, b"half done")
+            second = client(cluster.bootstrap, name)
+            second.begin()
+            second.send(name, b"done")
+            second.commit()
+            for reader in TRANSACTORS.values():
+                eventually(
+                    lambda it=reader, name=name: it.read(cluster.bootstrap, name) == [b"done"]
+                )  # type: ignore[misc]
+            first.close()
+            second.close()
