@@ -88,6 +88,8 @@ class Sums:
             if isinstance(effect, Noted):
                 self.noted.append(effect.total)
 
+        for shard in coordinators.shards(TOPIC):
+            shard.end()  # what the broker itself makes of this topic
         coordinators.add(Kind(TOPIC, lambda index: Sum(), note))
         await self.asking.answer(Api.FIND_COORDINATOR, 1, Struct(key="k", key_type=1))
         await eventually_on_loop(lambda: self.is_ready)

@@ -100,7 +100,7 @@ class ConfluentTransactor:
         values: list[bytes] = []
         try:
             while True:
-                message = eventually(lambda: consumer.poll(1), TIMEOUT_S)
+                message: Any = eventually(lambda: consumer.poll(1), TIMEOUT_S)
                 if message.error() is not None:
                     assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
                     return values

@@ -1,6 +1,7 @@
 """K5: idempotent and transactional producers, read_committed."""
 
 import contextlib
+import functools
 
 import confluent_kafka
 
@@ -9,7 +10,7 @@ from sapwood.coordinator.sharding import shard_of
 from tests.helpers import eventually
 from tests.judges.confluent import Confluent
 from tests.judges.judge import Message
-from tests.judges.transactors import TRANSACTORS, ConfluentTransactor
+from tests.judges.transactors import TRANSACTORS, ConfluentTransactor, Transactor
 
 TIMEOUT_S = 30
 SHARDS = 16
@@ -17,6 +18,16 @@ SHARDS = 16
 
 def coordinator(cluster: sapwood.Cluster, transactional_id: str) -> int:
     return cluster.leader("__transaction_state", shard_of(transactional_id, SHARDS))
+
+
+def reads(
+    client: type[Transactor],
+    cluster: sapwood.Cluster,
+    topic: str,
+    values: list[bytes],
+    partition: int = 0,
+) -> bool:
+    return client.read(cluster.bootstrap, topic, partition) == values
 
 
 def in_one_transaction(producer: confluent_kafka.Producer, value: bytes, *, aborts: bool) -> None:
@@ -80,11 +91,9 @@ def test_k5_transactions_are_whole_and_once_while_nodes_are_killed() -> None:
         for partition in (0, 1):
             own = [it for it in expected if len(it) % 2 == partition]
             for topic in ("left", "right"):
-
-                def read(topic: str = topic, partition: int = partition) -> list[bytes]:
-                    return ConfluentTransactor.read(cluster.bootstrap, topic, partition)
-
-                eventually(lambda own=own, read=read: read() == own)  # type: ignore[misc]
+                eventually(
+                    functools.partial(reads, ConfluentTransactor, cluster, topic, own, partition)
+                )
 
 
 def test_k5_a_producer_that_is_killed_leaves_nothing_half_done() -> None:
@@ -100,7 +109,7 @@ def test_k5_a_producer_that_is_killed_leaves_nothing_half_done() -> None:
         judge.produce("left", [Message(b"after")])
         for reader in TRANSACTORS.values():
             # Until its time is up, nobody can know whether it will be committed.
-            eventually(lambda it=reader: it.read(cluster.bootstrap, "left") == [b"after"])  # type: ignore[misc]
+            eventually(functools.partial(reads, reader, cluster, "left", [b"after"]))
 
 
 def test_k5_the_next_instance_of_an_application_takes_over() -> None:
@@ -115,8 +124,6 @@ def test_k5_the_next_instance_of_an_application_takes_over() -> None:
             second.send(name, b"done")
             second.commit()
             for reader in TRANSACTORS.values():
-                eventually(
-                    lambda it=reader, name=name: it.read(cluster.bootstrap, name) == [b"done"]
-                )  # type: ignore[misc]
+                eventually(functools.partial(reads, reader, cluster, name, [b"done"]))
             first.close()
             second.close()
