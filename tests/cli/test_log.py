@@ -7,7 +7,11 @@ import pytest
 
 import sapwood as package
 from sapwood.client import Compression, KafkaClient
+from sapwood.disk import OsDisk
+from sapwood.log import FIRST_ID, Log, LogConfig
 from tests.cli.command import said, sapwood
+from tests.log.batches import put, record
+from tests.log.committed import end, write
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +92,16 @@ def test_damage_is_shown_and_is_the_exit_status(logs: Path, tmp_path: Path) -> N
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     assert "holds no log" in said("log", "dump", str(tmp_path))
     assert "does not exist" in said("log", "dump", str(tmp_path / "nowhere"), fails=2)
+
+
+def test_transactions_and_ids_of_messages_are_shown_for_what_they_are(tmp_path: Path) -> None:
+    log = Log.open(OsDisk(), str(tmp_path), LogConfig(), durable_end=0, clean=False, now_ms=0)
+    write(log, 7, b"a")
+    end(log, 7, committed=False)
+    put(log, [record()], producer=(FIRST_ID + 0xBEE, 0, 0x1D))
+    log.close()
+    out, _ = sapwood("log", "dump", str(tmp_path))
+    _, first, second, third = out.splitlines()
+    assert first.endswith(" 7/0 transactional")
+    assert second.endswith(" 7/0 abort")
+    assert third.endswith(" id bee:1d")

@@ -14,6 +14,7 @@ from sapwood.log.ledger import VOTERS_KEY
 from sapwood.wire.records import Record
 from tests.disk.faulty import FaultyDisk
 from tests.log.batches import DIRECTORY, fill, opened, put
+from tests.log.committed import end, write
 
 SMALL = LogConfig(segment_bytes=1000)
 FIRST = f"{DIRECTORY}/{0:020d}.log"
@@ -59,6 +60,21 @@ def test_every_entry_is_a_row_while_the_log_is_in_use(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_the_end_of_a_transaction_is_said_in_words() -> None:
+    disk = FaultyDisk()
+    log = opened(disk)
+    write(log, 7, b"a")
+    end(log, 7, committed=True, coordinator_epoch=4)
+    end(log, 8, committed=False)
+    rows = [it for it in dump(DIRECTORY, disk=disk, records=True) if isinstance(it, EntryRow)]
+    assert [(it.transactional, it.control) for it in rows] == [
+        (True, ""),
+        (True, "commit"),
+        (True, "abort"),
+    ]
+    assert rows[1].records[0][2:4] == (b"commit", b"coordinator epoch 4")
+
+
 def test_markers_and_voters_can_be_told_from_records() -> None:
     disk = FaultyDisk()
     log = opened(disk)
@@ -71,7 +87,7 @@ def test_markers_and_voters_can_be_told_from_records() -> None:
     assert isinstance(last, EntryRow)
     assert (marker.codec, marker.leader_epoch, marker.base_offset) == ("marker", 3, 0)
     assert (marker.record_count, marker.records, marker.problem) == (0, (), "")
-    assert (marker.append_time_ms, control.control) == (7, True)
+    assert (marker.append_time_ms, control.control) == (7, "voters")
     assert control.records == (Record(0, -1, b"voters", b"1, 2, 3", ()),)
     assert (last.leader_epoch, last.base_offset) == (4, 1)
     disk.flip(FIRST, 60)

@@ -97,10 +97,17 @@ def _print(row: Row) -> None:
 
 
 def _producer(row: EntryRow) -> str:
-    words = [f"{row.producer_id}/{row.producer_epoch} from {row.base_sequence}"]
-    if row.producer_id < 0:
-        words = ["-"]
-    words += ["transactional"] * row.transactional + ["control"] * row.control
+    from sapwood.log import FIRST_ID
+
+    if row.producer_id >= FIRST_ID:
+        return f"id {row.producer_id - FIRST_ID:x}:{row.base_sequence:x}"
+    words = [f"{row.producer_id}/{row.producer_epoch}" if row.producer_id >= 0 else "-"]
+    if row.base_sequence >= 0:
+        words.append(f"from {row.base_sequence}")
+    if row.control:
+        words.append(row.control)
+    elif row.transactional:
+        words.append("transactional")
     return " ".join(words)
 
 

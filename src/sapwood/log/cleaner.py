@@ -2,14 +2,16 @@
 
 Runs in a helper process, since it looks at every record. The new files end in `.cleaned` and are
 synced; nothing else is touched. Offsets never change: a batch keeps its base and last offset even
-if records between are gone, and a batch without records goes as a whole. Markers and control
-batches stay, so what the log knows of epochs and voters stays, too.
+if records between are gone, and a batch without records goes as a whole, unless it tells something
+about its producer. Markers and control batches stay, so what the log knows of epochs and voters
+stays, too; the end of a transaction goes when all its records have, and readers had time to see it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -66,6 +68,11 @@ class CompactionPlan:
     max_hlc: int
     segment_bytes: int
     index_interval_bytes: int
+    aborted: tuple[tuple[int, int, int], ...] = ()
+    """(producer id, first offset, offset of the marker) of transactions whose records go. All
+    others that have records here were committed."""
+    told_by: tuple[int, ...] = ()
+    """Base offsets of batches that tell something about producers."""
     max_keys: int = MAX_KEYS
 
 
@@ -80,7 +87,9 @@ class Cleaned:
 
 def clean(disk: Disk, plan: CompactionPlan) -> Cleaned:
     """Raises CorruptLog on a bad entry, OSError if the disk is full."""
-    latest, clean_offset = _latest_offsets(disk, plan)
+    transactions = _Transactions(plan)
+    latest, clean_offset = _latest_offsets(disk, plan, transactions)
+    told_by = frozenset(plan.told_by)
     output = _Output(disk, plan)
     changed = False
     epoch = -1
@@ -90,11 +99,16 @@ def clean(disk: Disk, plan: CompactionPlan) -> Cleaned:
             if header.leader_epoch > epoch:  # not again at the beginning of the next segment
                 output.add_marker(header, entry.hlc)
         else:
-            kept = _kept(batch, header, latest, clean_offset, plan)
+            is_needed = header.base_offset in told_by or header.base_offset >= clean_offset
+            kept: list[Record] | None = []
+            if transactions.is_over(header) or header.record_count == 0:
+                kept = None if is_needed else []
+            elif header.base_offset >= clean_offset or not transactions.is_aborted(header):
+                kept = _kept(batch, header, latest, clean_offset, plan)
             changed = changed or kept is not None
-            if kept:
+            if kept is not None and (kept or is_needed):
                 batch = memoryview(_rebuilt(header, kept))
-            if kept is None or kept:
+            if kept is None or kept or is_needed:
                 output.add(batch, read_header(batch), entry.hlc)
             elif header.leader_epoch > epoch:
                 # Written before there were markers: it alone told where its epoch began.
@@ -105,11 +119,47 @@ def clean(disk: Disk, plan: CompactionPlan) -> Cleaned:
     return Cleaned(tuple(segments), clean_offset, changed)
 
 
-def _latest_offsets(disk: Disk, plan: CompactionPlan) -> tuple[dict[bytes, int], int]:
+class _Transactions:
+    """What becomes of transactional batches."""
+
+    def __init__(self, plan: CompactionPlan) -> None:
+        self._tombstone_offset = plan.tombstone_offset
+        self._aborted: dict[int, list[tuple[int, int]]] = {}
+        for producer_id, first, last in sorted(plan.aborted, key=lambda it: it[1]):
+            self._aborted.setdefault(producer_id, []).append((first, last))
+        self._with_records: set[int] = set()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        if not header.is_transactional or header.is_control:
+            return False
+        known = self._aborted.get(header.producer_id, [])
+        number = bisect_right(known, header.base_offset, key=lambda it: it[0])
+        return number > 0 and header.base_offset < known[number - 1][1]
+
+    def is_over(self, header: BatchHeader) -> bool:
+        """Whether this ends a transaction of which nothing else was left. To be asked about all
+        batches, in their order.
+
+        Every replica gets to see the end that isn't away for longer than tombstones stay.
+        """
+        if not header.is_transactional:
+            return False
+        if not header.is_control:
+            if header.record_count:
+                self._with_records.add(header.producer_id)
+            return False
+        had_records = header.producer_id in self._with_records
+        self._with_records.discard(header.producer_id)
+        return not had_records and header.base_offset < self._tombstone_offset
+
+
+def _latest_offsets(
+    disk: Disk, plan: CompactionPlan, transactions: _Transactions
+) -> tuple[dict[bytes, int], int]:
     """The last offset of each key in the dirty part, as far as the map's bound allows."""
     latest: dict[bytes, int] = {}
     for entry, batch in _entries(disk, plan, plan.dirty_offset):
-        if entry.is_marker or entry.header.is_control:
+        if entry.is_marker or entry.header.is_control or transactions.is_aborted(entry.header):
             continue
         for record in _records(batch):
             if record.key is None:
@@ -179,6 +229,8 @@ def _digest(key: bytes) -> bytes:
 
 def _rebuilt(header: BatchHeader, records: list[Record]) -> bytearray:
     """The batch with fewer records, otherwise as it was."""
+    if not records:
+        return _without_records(header)
     batch = encode_batch(
         [(it.timestamp, it.key, it.value, it.headers) for it in records],
         base_offset=header.base_offset,
@@ -195,6 +247,19 @@ def _rebuilt(header: BatchHeader, records: list[Record]) -> bytearray:
     crc = crc32c(memoryview(batch)[wire_batch.CRC_START :])
     struct.pack_into(">I", batch, wire_batch.CRC_POSITION, crc)
     return batch
+
+
+def _without_records(header: BatchHeader) -> bytearray:
+    """Without a time, too: nobody shall find it by time."""
+    header = header._replace(
+        length=wire_batch.HEADER_SIZE - wire_batch.LENGTH_END,
+        attributes=header.attributes & ~wire_batch.COMPRESSION_MASK,
+        base_timestamp=-1,
+        max_timestamp=-1,
+        record_count=0,
+    )
+    crc = crc32c(write_header(header)[wire_batch.CRC_START :])
+    return bytearray(write_header(header._replace(crc=crc)))
 
 
 class _Output:

@@ -20,6 +20,7 @@ from sapwood.log.cleaner import CLEANED_SUFFIX, Cleaned, CompactionPlan, Source
 from sapwood.log.clock import wall_ms
 from sapwood.log.config import LogConfig
 from sapwood.log.errors import CompactionFailed, CorruptLog, LogFailed
+from sapwood.log.ledger import Ledger
 from sapwood.log.segment import INDEX_SUFFIX, LOG_SUFFIX, NO_TIMESTAMP, Segment
 from sapwood.log.segments import SegmentList
 from sapwood.log.state import LogState, StateFile, Swap
@@ -43,6 +44,7 @@ def plan(
     segments: SegmentList,
     config: LogConfig,
     state: LogState,
+    ledger: Ledger,
     directory: str,
     now_ms: int,
     limit_offset: int,
@@ -62,16 +64,19 @@ def plan(
     overdue = now_ms - _oldest_ms(dirty[0]) > config.max_compaction_lag_ms
     if ratio < config.min_cleanable_dirty_ratio and not overdue:
         return None
+    end_offset = sources[-1].end_offset
     return CompactionPlan(
         directory=directory,
         sources=tuple(Source(it.base_offset, it.size) for it in sources),
         start_offset=state.start_offset,
         dirty_offset=state.cleaned_end,
-        end_offset=sources[-1].end_offset,
+        end_offset=end_offset,
         tombstone_offset=_tombstone_offset(state.cleaned, config, now_ms),
         max_hlc=max(it.max_hlc for it in sources),
         segment_bytes=config.segment_bytes,
         index_interval_bytes=config.index_interval_bytes,
+        aborted=tuple(ledger.transactions.aborted(0, end_offset)),
+        told_by=tuple(it for it in ledger.producers.told_by() if 0 <= it < end_offset),
     )
 
 
@@ -166,12 +171,12 @@ class Compactor:
         self._marks_before: Marks = ()
 
     async def compact(
-        self, config: LogConfig, now_ms: int, limit_offset: int, run: Runner
+        self, config: LogConfig, ledger: Ledger, now_ms: int, limit_offset: int, run: Runner
     ) -> int | None:
         if self._running:
             return None
         state = self._state.state
-        work = plan(self._segments, config, state, self._directory, now_ms, limit_offset)
+        work = plan(self._segments, config, state, ledger, self._directory, now_ms, limit_offset)
         if work is None:
             return None
         self._running = True

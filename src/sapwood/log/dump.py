@@ -25,6 +25,7 @@ from sapwood.log.entry import (
 )
 from sapwood.log.segment import LOG_SUFFIX
 from sapwood.wire.compression import Compression
+from sapwood.wire.control import decode_transaction_marker
 from sapwood.wire.errors import MalformedMessage
 from sapwood.wire.records import Record, decode_batch
 
@@ -34,7 +35,7 @@ _SIGNATURE = re.compile(rb"\x01[\x00\x01]\x00\x00")
 _SIGNATURE_POSITION = 8
 _SIGNATURE_SIZE = 4
 _CONTROL_KEY = struct.Struct(">hh")  # version, type
-_CONTROL_TYPES = {0: b"abort", 1: b"commit", 6: b"voters"}
+_CONTROL_TYPES = {0: "abort", 1: "commit", 6: "voters"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,12 @@ class EntryRow:
     producer_epoch: int
     base_sequence: int
     transactional: bool
-    control: bool
+    control: str
+    """What a control batch says, in a word: `commit`, `abort`, `voters`; else empty."""
     crc: int
     problem: str = ""
     records: tuple[Record, ...] = ()
-    """The keys of control records are words."""
+    """Of control records keys are words, and so is what the end of a transaction says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +121,15 @@ def _row(file: File, entry: Entry, with_records: bool) -> EntryRow:
     header = entry.header
     data = memoryview(file.pread(entry.size, entry.position))
     problem = ""
+    control = "control" if header.is_control else ""
     records: tuple[Record, ...] = ()
     try:
         check_batch(data, 0, entry)
-        if with_records and not entry.is_marker:
+        if header.is_control or (with_records and not entry.is_marker):
             records = tuple(decode_batch(data, HEADER_SIZE))
-            if header.is_control:
-                records = tuple(it._replace(key=_control_word(it.key)) for it in records)
+        if header.is_control:
+            records = tuple(map(_in_words, records))
+            control = (records[0].key or b"").decode(errors="replace") if records else "control"
     except BadEntry as bad:
         problem = bad.reason
     except MalformedMessage as error:
@@ -150,17 +154,23 @@ def _row(file: File, entry: Entry, with_records: bool) -> EntryRow:
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
         transactional=header.is_transactional,
-        control=header.is_control,
+        control=control,
         crc=header.crc,
         problem=problem,
-        records=records,
+        records=records if with_records else (),
     )
 
 
-def _control_word(key: bytes | None) -> bytes | None:
-    if key is None or len(key) < _CONTROL_KEY.size:
-        return key
-    return _CONTROL_TYPES.get(_CONTROL_KEY.unpack_from(key)[1], key)
+def _in_words(record: Record) -> Record:
+    if record.key is None or len(record.key) < _CONTROL_KEY.size:
+        return record
+    kind = _CONTROL_KEY.unpack_from(record.key)[1]
+    word = _CONTROL_TYPES.get(kind, f"type {kind}").encode()
+    marker = decode_transaction_marker(record.key, record.value)
+    if marker is None:
+        return record._replace(key=word)
+    said_by = f"coordinator epoch {marker.coordinator_epoch}"
+    return record._replace(key=word, value=said_by.encode())
 
 
 def _next_entry(file: File, start: int, size: int) -> int | None:

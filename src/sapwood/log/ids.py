@@ -115,6 +115,9 @@ class IdWindow:
         generation.used_ms = now_ms
         generation.add(header.producer_id, header.base_sequence, header.base_offset)
 
+    def offsets(self) -> list[int]:
+        return [offset for it in self._generations for offset in it.offsets]
+
     def expire(self, now_ms: int) -> None:
         while self._generations and now_ms - self._generations[0].used_ms > KEPT_MS:
             del self._generations[0]

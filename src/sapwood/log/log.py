@@ -465,6 +465,7 @@ class Log:
     ) -> int | None:
         """Compact closed segments below `limit_offset` if it is worth it; cancel before `close`.
 
+        Up to there all transactions have to be decided for good.
         Returns the bytes that it saved, None if there was nothing to do. CorruptLog if it came
         upon damage; OSError if it failed otherwise, and then the log is as it was.
         """
@@ -473,10 +474,14 @@ class Log:
             return None
         limit = min(limit_offset, self.durable_end)
         try:
-            return await self._compactor.compact(self.config, now_ms, limit, run)
+            ledger = self._files.ledger
+            saved = await self._compactor.compact(self.config, ledger, now_ms, limit, run)
         except LogFailed as error:
             self._sync.fail(error)
             raise
+        # All records of what was aborted in the clean part are gone.
+        self.transactions.forget_before(self._state.state.cleaned_end)
+        return saved
 
     async def _secure_snapshot(self) -> Callable[[], None]:
         """Take a snapshot; the result makes it durable, off the loop."""

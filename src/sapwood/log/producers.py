@@ -25,8 +25,8 @@ MAX_PRODUCERS = 10_000
 
 _SEQUENCES = 2**31
 _COUNT = struct.Struct(">I")
-_PRODUCER = struct.Struct(">qhqqiB")
-# Before there were transactions there was no coordinator's epoch.
+_PRODUCER = struct.Struct(">qhqqiqB")
+# Before there were transactions there were no markers.
 _OLD_PRODUCER = struct.Struct(">qhqqB")
 _BATCH = struct.Struct(">qiiq")
 
@@ -41,15 +41,22 @@ class SeenBatch(NamedTuple):
 class Producer:
     __slots__ = ("batches", "coordinator_epoch", "epoch", "marker_offset", "records", "used_ms")
 
-    def __init__(self, epoch: int, records: int, used_ms: int, coordinator_epoch: int = -1) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        records: int,
+        used_ms: int,
+        coordinator_epoch: int = -1,
+        marker_offset: int = -1,
+    ) -> None:
         self.epoch = epoch
         self.used_ms = used_ms
         self.records = records
         """How many records of this epoch were seen here: sequences further back are unknown."""
         self.coordinator_epoch = coordinator_epoch
         """Of whoever wrote the last marker."""
-        self.marker_offset = -1
-        """Of the last marker that this process has seen."""
+        self.marker_offset = marker_offset
+        """Of the last marker."""
         self.batches: deque[SeenBatch] = deque(maxlen=WINDOW)
 
     def begin(self, epoch: int) -> None:
@@ -175,6 +182,14 @@ class ProducerTable:
         producer.marker_offset = offset
         producer.coordinator_epoch = coordinator_epoch
 
+    def told_by(self) -> list[int]:
+        """The offsets of the batches without which less would be known."""
+        offsets = self.ids.offsets()
+        for producer in self._producers.values():
+            offsets += [batch.base_offset for batch in producer.batches][-1:]
+            offsets.append(producer.marker_offset)
+        return offsets
+
     def expire(self, now_ms: int) -> None:
         self.ids.expire(now_ms)
         while self._producers:
@@ -189,7 +204,8 @@ class ProducerTable:
         table = ProducerTable(self._max_producers)
         table.ids = self.ids.as_of(offset)
         for producer_id, it in self._producers.items():
-            earlier = Producer(it.epoch, 0, it.used_ms, it.coordinator_epoch)
+            marker_offset = it.marker_offset if it.marker_offset < offset else -1
+            earlier = Producer(it.epoch, 0, it.used_ms, it.coordinator_epoch, marker_offset)
             table._producers[producer_id] = earlier
             earlier.batches.extend(batch for batch in it.batches if batch.base_offset < offset)
             if earlier.batches:
@@ -202,8 +218,8 @@ class ProducerTable:
     def encode(self) -> bytes:
         parts = [_COUNT.pack(len(self._producers))]
         for producer_id, it in self._producers.items():
-            facts = it.epoch, it.records, it.used_ms, it.coordinator_epoch, len(it.batches)
-            parts.append(_PRODUCER.pack(producer_id, *facts))
+            facts = it.epoch, it.records, it.used_ms, it.coordinator_epoch, it.marker_offset
+            parts.append(_PRODUCER.pack(producer_id, *facts, len(it.batches)))
             parts.extend(_BATCH.pack(*batch) for batch in it.batches)
         parts.append(self.ids.encode())
         return b"".join(parts)
