@@ -119,6 +119,9 @@ async def sync_group(state: BrokerState, request: Request, message: Struct) -> S
             lambda groups, token, now_ms: groups.sync(token, message, assignments, now_ms),
         )
     except KafkaError as error:
+        if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # Whoever led the rebalance before took what was known of it along: join again.
+            return refused_sync(ErrorCode.REBALANCE_IN_PROGRESS)
         return refused_sync(error.code)
 
 
@@ -130,6 +133,9 @@ async def heartbeat(state: BrokerState, request: Request, message: Struct) -> St
             lambda groups, token, now_ms: groups.heartbeat(token, message, now_ms),
         )
     except KafkaError as error:
+        if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # As Kafka does: sessions begin anew after loading, and aiokafka ends for the code.
+            return Struct(error_code=0)
         return Struct(error_code=int(error.code))
 
 

@@ -1,0 +1,94 @@
+"""What the log of coordinators says about a group, read as any consumer may read it."""
+
+import struct
+from collections import defaultdict
+
+from confluent_kafka import Consumer, TopicPartition
+
+from sapwood.coordinator.group_records import (
+    GROUP_KEY,
+    OFFSET_KEY,
+    group_key,
+    group_value,
+    offset_key,
+    offset_value,
+)
+from sapwood.coordinator.stored import version_of
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TIMEOUT_S = 20
+
+
+def read_all(bootstrap: str, topic: str) -> list[tuple[bytes, bytes | None]]:
+    """Every record that there is, partition by partition."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "-", "enable.auto.commit": False}
+    )
+    records = []
+    try:
+        partitions = consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions
+        for index in partitions:
+            place = TopicPartition(topic, index, 0)
+            _, end = consumer.get_watermark_offsets(place, TIMEOUT_S)
+            consumer.assign([place])
+            while consumer.position([TopicPartition(topic, index)])[0].offset < end:
+                message = consumer.poll(1)
+                if message is not None and message.error() is None:
+                    records.append((message.key(), message.value()))
+                    if message.offset() >= end - 1:
+                        break
+                elif message is None and end == 0:
+                    break
+    finally:
+        consumer.close()
+    return records
+
+
+class Audit:
+    def __init__(self, bootstrap: str, group: str) -> None:
+        self.commits: dict[int, list[int]] = defaultdict(list)
+        """By partition, in the order in which they were committed."""
+        self.generations: list[tuple[int, dict[int, list[str]]]] = []
+        """Each that was assigned: its number, and the owners of every partition."""
+        for key, value in read_all(bootstrap, OFFSETS_TOPIC):
+            if value is None:
+                continue
+            if version_of(key) == OFFSET_KEY and offset_key.decode(key).group == group:
+                where = offset_key.decode(key).partition
+                self.commits[where].append(offset_value.decode(value).offset)
+            elif version_of(key) == GROUP_KEY and group_key.decode(key).group == group:
+                self._generation(value)
+
+    def _generation(self, value: bytes) -> None:
+        stored = group_value.decode(value)
+        owners: dict[int, list[str]] = defaultdict(list)
+        for member in stored.members:
+            for partition in assigned_partitions(member.assignment):
+                owners[partition].append(member.member_id)
+        if owners:
+            self.generations.append((stored.generation, owners))
+
+    @property
+    def commits_only_grow(self) -> bool:
+        return all(offsets == sorted(offsets) for offsets in self.commits.values())
+
+    @property
+    def has_one_owner_each(self) -> bool:
+        return all(len(names) == 1 for _, owners in self.generations for names in owners.values())
+
+    @property
+    def generations_only_grow(self) -> bool:
+        numbers = [number for number, _ in self.generations]
+        return numbers == sorted(numbers)
+
+
+def assigned_partitions(assignment: bytes) -> list[int]:
+    """Of the one topic, in Kafka's format of an assignment."""
+    if not assignment:
+        return []
+    _, topics = struct.unpack_from(">hi", assignment)
+    if not topics:
+        return []
+    (size,) = struct.unpack_from(">h", assignment, 6)
+    (count,) = struct.unpack_from(">i", assignment, 8 + size)
+    return list(struct.unpack_from(f">{count}i", assignment, 12 + size))
