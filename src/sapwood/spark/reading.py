@@ -78,13 +78,17 @@ def read_range(
             raise error
 
 
-def report_loss(topic: str, partition: int, first: int, end: int, may_lose: bool) -> None:
+def report_loss(topic: str, partition: int, first: int, end: int | None, may_lose: bool) -> None:
+    """Raise DataLost, or only tell the log; `end` is None if nobody knows how much there was."""
+    what = (
+        f"offsets {first} to {end - 1} are" if end is not None else f"all from offset {first} on is"
+    )
     message = (
-        f"topic {topic}, partition {partition}: offsets {first} to {end - 1} are no longer there: "
-        "retention has removed them, or the topic was deleted or made anew"
+        f"topic {topic}, partition {partition}: {what} no longer there: retention has removed it, "
+        "or the topic was deleted or made anew"
     )
     if not may_lose:
-        raise DataLost(f"{message}; to go on without them, set failOnDataLoss to false")
+        raise DataLost(f"{message}; to go on without, set failOnDataLoss to false")
     logging.getLogger("sapwood.spark").warning(message)
 
 

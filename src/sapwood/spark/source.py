@@ -1,0 +1,246 @@
+"""`format("sapwood")`: the readers of a batch query and of a stream.
+
+The driver's reader plans; `read` runs in a task, in another process and perhaps on another host, so
+it has nothing but the options and its range. Spark keeps a stream's positions in its checkpoint:
+a range that was planned once can always be read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from sapwood.client import ErrorCode, KafkaClient, KafkaError
+from sapwood.client.groups import NO_MEMBER, Committed
+from sapwood.spark.options import Options, WrongOption, read_options
+from sapwood.spark.planning import Offsets, Survey, admit, from_json, split, to_json
+from sapwood.spark.reading import Range, read_range, report_loss
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+COLUMNS = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+COLUMNS_WITH_HEADERS = StructType([*COLUMNS.fields, StructField("headers", ArrayType(_HEADER))])
+
+# Spark asks for news as fast as it can, whether there are any or not.
+_LOOK_EVERY_S = 0.1
+# New partitions and topics are looked for less often.
+_SURVEY_EVERY_S = 1.0
+
+
+class SapwoodSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "sapwood"
+
+    def schema(self) -> StructType:
+        with_headers = str(self.options.get("includeHeaders")).lower() == "true"
+        return COLUMNS_WITH_HEADERS if with_headers else COLUMNS
+
+    def reader(self, schema: StructType) -> BatchReader:
+        options = read_options(self.options, streaming=False)
+        _check_schema(schema, options)
+        return BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        options = read_options(self.options, streaming=True)
+        _check_schema(schema, options)
+        return StreamReader(options)
+
+
+class Task(InputPartition):
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(tuple(wanted))
+        self.wanted = wanted
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        survey = Survey(self._options)
+        try:
+            keys = survey.partitions()
+            starts = survey.resolve(self._options.start, keys, is_end=False)
+            ends = survey.resolve(self._options.end, keys, is_end=True)
+        finally:
+            survey.close()
+        return _tasks(starts, ends, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._survey: Survey | None = None
+        self._keys: list[tuple[str, int]] = []
+        self._keys_at_s = self._looked_at_s = float("-inf")
+        self._target: Offsets | None = None
+        self._waiting_since_s: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_survey": None}  # connections stay in their process
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        survey = self._connected()
+        return to_json(survey.resolve(self._options.start, survey.partitions(), is_end=False))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._options.most_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._ends()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return to_json(self._ends())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begin = from_json(start)
+        self._pause()
+        ends = self._ends()
+        for key in begin.keys() - ends.keys():
+            report_loss(*key, begin[key], None, self._options.may_lose)
+        for key, offset in begin.items():
+            if offset > ends.get(key, offset):
+                report_loss(*key, ends[key], offset, self._options.may_lose)
+        if self._target is not None:
+            ends = {
+                key: min(offset, self._target.get(key, begin.get(key, 0)))
+                for key, offset in ends.items()
+                if key in self._target or key in begin
+            }
+        fresh = sum(max(0, offset - begin.get(key, 0)) for key, offset in ends.items())
+        if fresh:
+            self._looked_at_s = float("-inf")
+        if self._should_wait(fresh):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            ends = admit(begin, ends, limit.max_rows)
+        return to_json(ends)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return _tasks(from_json(start), from_json(end), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Show the positions to those who watch consumer groups; the checkpoint is what counts."""
+        if self._options.group is None:
+            return
+        client = self._connected().client
+        positions = {key: Committed(offset, "") for key, offset in from_json(end).items()}
+        ticket = client.core.groups.commit(
+            self._options.group, NO_MEMBER, positions, client.now_ms()
+        )
+        client.run_until(lambda: ticket.done, None)
+        ticket.result()
+
+    def stop(self) -> None:
+        if self._survey is not None:
+            self._survey.close()
+            self._survey = None
+
+    def _connected(self) -> Survey:
+        if self._survey is None:
+            self._survey = Survey(self._options)
+        return self._survey
+
+    def _pause(self) -> None:
+        """Let some time pass after a look that brought nothing."""
+        now_s = time.monotonic()
+        wait_s = self._looked_at_s + _LOOK_EVERY_S - now_s
+        if wait_s > 0:
+            time.sleep(wait_s)
+        self._looked_at_s = now_s + max(0.0, wait_s)
+
+    def _ends(self) -> Offsets:
+        survey = self._connected()
+        if time.monotonic() >= self._keys_at_s + _SURVEY_EVERY_S:
+            self._look_around(survey)
+        try:
+            return survey.ends(self._keys)
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            self._look_around(survey)  # a topic was deleted a moment ago
+            return survey.ends(self._keys)
+
+    def _look_around(self, survey: Survey) -> None:
+        self._keys = survey.partitions(may_lack=True)
+        self._keys_at_s = time.monotonic()
+
+    def _should_wait(self, fresh: int) -> bool:
+        """For more records, if so few are there that the options ask for patience."""
+        least = self._options.least_per_trigger
+        if least is None or self._target is not None or fresh >= least or not fresh:
+            self._waiting_since_s = None
+            return False
+        now_s = time.monotonic()
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        if now_s - self._waiting_since_s < self._options.trigger_delay_ms / 1000:
+            return True
+        self._waiting_since_s = None
+        return False
+
+
+def read_task(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, Task):  # Spark's stand-in for "there is nothing to read"
+        return
+    with KafkaClient(options.bootstrap, **options.client) as client:
+        yield from read_range(
+            client,
+            partition.wanted,
+            with_headers=options.with_headers,
+            may_lose=options.may_lose,
+        )
+
+
+def _tasks(starts: Offsets, ends: Offsets, options: Options) -> list[InputPartition]:
+    """A partition that is new has no start: it is read from its first record on."""
+    ranges = [Range(*key, starts.get(key, 0), end) for key, end in sorted(ends.items())]
+    return [Task(each) for each in split(ranges, options)]
+
+
+def _check_schema(schema: StructType, options: Options) -> None:
+    names = (COLUMNS_WITH_HEADERS if options.with_headers else COLUMNS).fieldNames()
+    if schema.fieldNames() != names:
+        raise WrongOption(f"the columns are always {', '.join(names)}: leave .schema(…) out")
