@@ -60,13 +60,19 @@ lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra spark --universal --python-version 3.11 --upgrade \
 	  --generate-hashes --no-header --no-annotate --quiet -o requirements.lock
 
-# Clients under test that no Python package brings along.
+# What tests need that no Python package brings along: a Kafka client, and Java for Spark.
 system:
-	@command -v kcat >/dev/null \
+	@$(call need,kcat,kcat,its tests,kcat)
+	@$(call need,java,openjdk-17-jre-headless,those of Spark,openjdk@17)
+
+# $(call need,command,Debian's package,whose tests fail without it,Homebrew's package)
+define need
+command -v $(1) >/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	       && { apt-get install -y -qq kcat >/dev/null 2>&1 \
-	            || { apt-get update -qq && apt-get install -y -qq kcat; } >/dev/null 2>&1; }; } \
-	  || echo "kcat is missing, so its tests will fail: install it (Debian, Ubuntu: apt-get install kcat; macOS: brew install kcat)"
+	       && { apt-get install -y -qq $(2) >/dev/null 2>&1 \
+	            || { apt-get update -qq && apt-get install -y -qq $(2); } >/dev/null 2>&1; }; } \
+	  || echo "$(1) is missing, so $(3) will fail: install it (Debian, Ubuntu: apt-get install $(2); macOS: brew install $(4))"
+endef
 
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,11 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 
 import sapwood
 from sapwood.bulk import BulkClient, DataLost, UnsuitableColumns, fetch_arrow, produce_arrow
 from sapwood.client import Compression, KafkaError
 from sapwood.client.admin import NewTopic
+from sapwood.client.config import READ_UNCOMMITTED
 from sapwood.client.partitioner import partition_of_key
 from sapwood.spark.decoding import HEADERS_TYPE
 from sapwood.spark.reading import Range, read_range
@@ -97,6 +99,20 @@ def test_what_confluent_kafka_wrote_is_fetched_as_it_reads_it(
     assert {(row["topic"], row["partition"], row["timestampType"]) for row in found} == {
         (name, 0, 0)
     }
+
+
+def test_aborted_transactions_are_left_out(bootstrap: str, client: BulkClient) -> None:
+    name = topic(client)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": unique("bulk")})
+    producer.init_transactions(30)
+    for number, finish in enumerate([producer.commit_transaction, producer.abort_transaction] * 2):
+        producer.begin_transaction()
+        producer.produce(name, b"%d" % number)
+        producer.flush(30)
+        finish(30)
+    assert values_of(client.fetch_arrow(name, 0)) == [b"0", b"2"]
+    with BulkClient(bootstrap, isolation_level=READ_UNCOMMITTED) as other:
+        assert values_of(other.fetch_arrow(name, 0)) == [b"0", b"1", b"2", b"3"]
 
 
 def test_keys_decide_the_partition_and_order_is_kept_within_it(client: BulkClient) -> None:
