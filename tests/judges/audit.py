@@ -31,17 +31,20 @@ def read_all(bootstrap: str, topic: str) -> list[tuple[bytes, bytes | None]]:
             place = TopicPartition(topic, index, 0)
             _, end = consumer.get_watermark_offsets(place, TIMEOUT_S)
             consumer.assign([place])
-            while consumer.position([TopicPartition(topic, index)])[0].offset < end:
+            reached = -1
+            while reached < end - 1 and not is_read(consumer, topic, index, end):
                 message = consumer.poll(1)
                 if message is not None and message.error() is None:
-                    records.append((message.key(), message.value()))
-                    if message.offset() >= end - 1:
-                        break
-                elif message is None and end == 0:
-                    break
+                    records.append((message.key() or b"", message.value()))
+                    reached = message.offset() or 0
     finally:
         consumer.close()
     return records
+
+
+def is_read(consumer: Consumer, topic: str, index: int, end: int) -> bool:
+    """What consumers aren't shown, as markers, may be at the end."""
+    return end == 0 or consumer.position([TopicPartition(topic, index)])[0].offset >= end
 
 
 class Audit:
