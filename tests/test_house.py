@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire",
     },
     "spark": {"client", "wire"},
-    "cli": {"__init__", "client", "cluster", "log", "node"},
+    "chaos": {"client"},
+    "cli": {"__init__", "chaos", "client", "cluster", "log", "node"},
     # Modules at the top level.
     "__init__": {"client", "cluster"},
     "__main__": {"cli"},

@@ -1,0 +1,86 @@
+"""What a client process is told: who it is, whom to trouble, and how."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sapwood.chaos.notes import Notebook
+
+Plant = Literal["", "keep-late", "acknowledge-late", "forget-ids", "overtake"]
+
+PLANTS: dict[Plant, str] = {
+    "keep-late": "subscribers acknowledge a message before they keep it: a crash loses it",
+    "acknowledge-late": "subscribers keep a message before they acknowledge it: a crash doubles it",
+    "forget-ids": "publishers repeat a put without its id: it is stored twice",
+    "overtake": "publishers put a message before the one that goes before it",
+}
+
+# Files that tell the clients what comes next.
+CALM = "calm"  # no more faults; publishers finish
+DRAIN = "drain"  # nothing will be put any more; subscribers get what is left, and finish
+
+_CRASH_CHANCE = 0.004  # at each step
+_PLANTED_CRASH_CHANCE = 0.05  # at the very step that a planted bug fears
+_STALL_CHANCE = 0.003
+_STALL_S = 4.0
+
+
+class Orders(msgspec.Struct, frozen=True):
+    role: Literal["publisher", "subscriber"]
+    name: str
+    bootstrap: str
+    directory: str
+    topics: list[str]
+    seed: int
+    life_s: float
+    rate: float
+    plant: Plant = ""
+    acknowledges: bool = False
+    """A subscriber that acknowledges each message itself, and may forget to."""
+
+
+class Troublemaker:
+    """What the clients have in common: notes, chance, and faults until it is calm."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self._directory = Path(orders.directory)
+        self.notes = Notebook(notes_of(self._directory, orders.name))
+        incarnation = sum(note.what == "began" for note in self.notes.earlier)
+        self.chance = random.Random(f"{orders.seed}/{orders.name}/{incarnation}")
+        self._ends_at = time.monotonic() + orders.life_s
+        self.notes.write("began")
+
+    @property
+    def is_calm(self) -> bool:
+        if time.monotonic() > self._ends_at:  # whoever started this is gone
+            os._exit(3)
+        return (self._directory / CALM).exists()
+
+    @property
+    def is_draining(self) -> bool:
+        return (self._directory / DRAIN).exists()
+
+    def chooses(self, chance: float) -> bool:
+        return self.chance.random() < chance and not self.is_calm
+
+    def may_crash(self, planted: Plant = "") -> None:
+        """Die here and now, without a word, perhaps."""
+        is_planted = planted != "" and planted == self.orders.plant
+        if self.chooses(_PLANTED_CRASH_CHANCE if is_planted else _CRASH_CHANCE):
+            os._exit(1)
+
+    def may_stall(self) -> None:
+        if self.chooses(_STALL_CHANCE):
+            self.notes.write("stalls")
+            time.sleep(self.chance.uniform(0.5, _STALL_S))
+
+
+def notes_of(directory: Path, name: str) -> Path:
+    return directory / f"{name}.notes"
