@@ -7,6 +7,8 @@ import sys
 import tempfile
 from typing import IO
 
+from sapwood.client import Client  # noqa: F401 - loaded once here instead of in every fork
+
 COMMAND = [sys.executable, "-c", "from sapwood.cli import main; main()"]
 
 

@@ -39,6 +39,17 @@ COMMANDS: Mapping[str, Entry] = {
     "topic": Entry("sapwood.cli.topic:topic", "List, create, describe, alter and remove topics."),
     "produce": Entry("sapwood.cli.produce:produce", "Send lines to a topic."),
     "consume": Entry("sapwood.cli.consume:consume", "Print the records of a topic."),
+    "put": Entry("sapwood.cli.put:put", "Put messages into topics."),
+    "get": Entry("sapwood.cli.get:get", "Print what a durable subscriber has yet to get."),
+    "subscribe": Entry("sapwood.cli.subscribe:subscribe", "Begin durable subscriptions."),
+    "unsubscribe": Entry("sapwood.cli.subscribe:unsubscribe", "End durable subscriptions."),
+    "pending": Entry(
+        "sapwood.cli.subscribe:pending", "Show what durable subscribers have yet to get."
+    ),
+    "group": Entry("sapwood.cli.group:group", "List, describe, move and remove consumer groups."),
+    "chaos": Entry(
+        "sapwood.cli.chaos:chaos", "Let clients misbehave, and see that the guarantees hold."
+    ),
     "bench": Entry("sapwood.cli.bench:bench", "Measure throughput and latency of a cluster."),
     "log": Entry("sapwood.cli.log:log", "Look into logs on disk."),
     "completion": Entry("sapwood.cli.completion:completion", "Print a shell's completion script."),
@@ -82,7 +93,13 @@ class LazyGroup(click.Group):
 
 def _explain(error: Exception) -> str | None:
     """One line for people, if the error is one that they can act on."""
-    from sapwood.client import ClientClosed, KafkaError
+    from sapwood.client import (
+        ClientClosed,
+        KafkaError,
+        NotAcknowledged,
+        NotSubscribed,
+        PositionLost,
+    )
     from sapwood.node.asking import NoAnswer
 
     if isinstance(error, KafkaError):
@@ -90,7 +107,8 @@ def _explain(error: Exception) -> str | None:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
-    return str(error) if isinstance(error, ClientClosed | NoAnswer) else None
+    ours = ClientClosed | NoAnswer | NotAcknowledged | NotSubscribed | PositionLost
+    return str(error) if isinstance(error, ours) else None
 
 
 def _print_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from sapwood.client import AsyncKafkaClient, KafkaClient
+    from sapwood.client import AsyncKafkaClient, Client, KafkaClient
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
@@ -28,7 +28,12 @@ directory_option = click.option(
 )
 
 # People wait at the other end: a cluster that isn't there is reported soon.
-_PATIENCE = {"bootstrap_timeout_ms": 2_000, "topic_wait_ms": 3_000, "api_timeout_ms": 30_000}
+_PATIENCE: dict[str, Any] = {
+    "bootstrap_timeout_ms": 2_000,
+    "topic_wait_ms": 3_000,
+    "api_timeout_ms": 30_000,
+}
+PATIENCE_AT_A_PROMPT = {"bootstrap_timeout_ms": 500, "api_timeout_ms": 500}
 
 
 def find_bootstrap(given: str | None) -> str:
@@ -47,6 +52,14 @@ def async_client_for(bootstrap: str | None, **options: Any) -> AsyncKafkaClient:
 
     with _usage():
         return AsyncKafkaClient(find_bootstrap(bootstrap), **{**_PATIENCE, **options})
+
+
+def messenger_for(bootstrap: str | None, client_id: str | None = None) -> Client:
+    """For put and get."""
+    from sapwood.client import Client
+
+    with _usage():
+        return Client(find_bootstrap(bootstrap), client_id, **_PATIENCE)
 
 
 class _usage:  # noqa: N801 - reads as a statement
@@ -72,8 +85,7 @@ def complete_topic(
 ) -> list[str]:
     """For the shell: the topics there are; nothing if the cluster doesn't answer at once."""
     try:
-        patience = {"bootstrap_timeout_ms": 500, "api_timeout_ms": 500}
-        with client_for(context.params.get("bootstrap"), **patience) as client:
+        with client_for(context.params.get("bootstrap"), **PATIENCE_AT_A_PROMPT) as client:
             return sorted(name for name in client.metadata().topics if name.startswith(incomplete))
     except Exception:  # the user is typing: no error is worth interrupting that
         return []

@@ -97,8 +97,11 @@ def consume(
             leaders = {number: each.leader for number, each in described.partitions.items()}
             keys = [(topic, number) for number in chosen]
             positions, stops = _bounds(client, keys, wanted, exits)
-            printer = render or (lambda record: json_line(record, leaders[record.partition]))
-            printed = _print(client, positions, stops, printer, count)
+
+            def as_json_line(record: ConsumedRecord) -> bytes:
+                return json_line(record, leaders[record.partition])
+
+            printed = _print(client, positions, stops, render or as_json_line, count)
     except KeyboardInterrupt:
         return  # the usual way to end it
     if not quiet:

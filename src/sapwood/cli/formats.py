@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from sapwood.client.fetcher import ConsumedRecord
 
-Render = Callable[["ConsumedRecord"], bytes]
+
+class Printable(Protocol):
+    """What records of a log and messages of a subscriber have in common."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+Render = Callable[[Printable], bytes]
 
 
 class FormatError(ValueError):
     """The format string says something that has no meaning."""
 
 
-def _headers(record: ConsumedRecord) -> bytes:
+def _headers(record: Printable) -> bytes:
     return b",".join(
         name.encode() + b"=" + (b"NULL" if value is None else value)
         for name, value in record.headers
@@ -72,7 +92,7 @@ def line_format(template: str) -> Render:
         else:
             parts.append(character.encode())
 
-    def render(record: ConsumedRecord) -> bytes:
+    def render(record: Printable) -> bytes:
         return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
 
     return render

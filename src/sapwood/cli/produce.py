@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import select
-import stat
-import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from sapwood.cli.connect import bootstrap_option, client_for, topic_argument
-from sapwood.cli.output import Advance, progress, say
+from sapwood.cli.output import progress, say
+from sapwood.cli.reading import Header, header_option, headers_of, lines_of, opened, size_of
 
 if TYPE_CHECKING:
     from sapwood.client import KafkaClient
@@ -22,11 +19,8 @@ if TYPE_CHECKING:
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
-_READ_BYTES = 1024 * 1024
 _WHOLE_BYTES = 100 * 1024 * 1024
 _BIG_BYTES = 8 * 1024 * 1024  # from here on a bar is worth its place
-
-Header = tuple[str, bytes | None]
 
 
 @click.command()
@@ -38,14 +32,7 @@ Header = tuple[str, bytes | None]
     metavar="SEP",
     help="The key is what stands before the first SEP of a line.",
 )
-@click.option(
-    "-H",
-    "--header",
-    "header_pairs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A header for every record. May be repeated.",
-)
+@header_option
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Instead of by key or in turn.")
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--acks", type=click.Choice(sorted(_ACKS)), default="all", show_default=True)
@@ -74,13 +61,13 @@ def produce(
     """
     from sapwood.client import Compression
 
-    sender = _Sender(topic, key_separator, _headers(header_pairs), partition, is_null)
+    sender = _Sender(topic, key_separator, headers_of(header_pairs), partition, is_null)
     options = {"acks": _ACKS[acks], "compression": Compression[compression.upper()]}
     if whole:
         options["max_request_bytes"] = _WHOLE_BYTES  # how much is too much, the topic says
     with client_for(bootstrap, **options) as client:
         for path in files or [Path("-")]:
-            with _opened(path) as source:
+            with opened(path) as source:
                 if whole:
                     sender.send(client, source.read())
                 else:
@@ -131,56 +118,11 @@ class _Sender:
 def _send_lines(
     client: KafkaClient, sender: _Sender, source: BinaryIO, name: str, quiet: bool
 ) -> None:
-    size_bytes = _size(source)
+    size_bytes = size_of(source)
     is_big = size_bytes is None or size_bytes >= _BIG_BYTES
     is_typed = source.isatty()
     if is_typed and not quiet:
         say("Type lines, each a record; Ctrl-D ends.")
     with progress(name, size_bytes, unit="bytes", quiet=quiet or is_typed or not is_big) as advance:
-        for line in _lines(client, source, advance):
+        for line in lines_of(source, client.flush, advance):
             sender.send(client, line)
-
-
-def _lines(client: KafkaClient, source: BinaryIO, advance: Advance) -> Iterator[bytes]:
-    """Lines as they come. Before waiting for more input, what was read is seen safely off."""
-    rest = b""
-    while chunk := _read_some(source):
-        advance(len(chunk))
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line.removesuffix(b"\r")
-        if not _has_more(source):
-            client.flush()
-    if rest:
-        yield rest
-
-
-def _read_some(source: BinaryIO) -> bytes:
-    return os.read(source.fileno(), _READ_BYTES)
-
-
-def _has_more(source: BinaryIO) -> bool:
-    if _size(source) is not None:
-        return True  # a file never keeps us waiting
-    if os.name == "nt":
-        return False  # select there knows sockets only
-    return bool(select.select([source], [], [], 0)[0])
-
-
-def _size(source: BinaryIO) -> int | None:
-    status = os.fstat(source.fileno())
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _opened(path: Path) -> BinaryIO:
-    if str(path) == "-":
-        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
-    return path.open("rb", buffering=0)
-
-
-def _headers(pairs: Sequence[str]) -> list[Header]:
-    headers: list[Header] = []
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        headers.append((name, value.encode() if equals else None))
-    return headers

@@ -25,6 +25,7 @@ from sapwood.client.core import ClientCore
 from sapwood.client.effects import Close, Connect, Effect, Send, Ticket
 from sapwood.client.errors import ClientClosed
 from sapwood.client.fetcher import Chunk, ConsumedRecord, read_records
+from sapwood.client.groups import NO_MEMBER, Committed
 from sapwood.client.offsets import LATEST, FoundOffset
 from sapwood.client.packed import PackedBatch
 from sapwood.client.procedures import Procedure
@@ -154,6 +155,19 @@ class KafkaClient:
     ) -> None:
         """None puts a default back; what isn't named stays."""
         self._wait(self.core.admin.alter_configs(kind, name, changes, now_ms=self.now_ms()))
+
+    def positions(self, group: str) -> dict[TopicPartition, Committed]:
+        """Everything that a consumer group has committed."""
+        return self._wait(self.core.groups.positions(group, None, self.now_ms()))
+
+    def commit_positions(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
+        """For a group without members."""
+        committed = {key: Committed(offset, "") for key, offset in positions.items()}
+        self._wait(self.core.groups.commit(group, NO_MEMBER, committed, self.now_ms()))
+
+    def delete_group(self, group: str) -> None:
+        """With its positions; it must have no members."""
+        self._wait(self.core.groups.delete(group, self.now_ms()))
 
     # Producing
 

@@ -163,13 +163,22 @@ class ClientCore:
         return self._ask(topics, self.config.api_timeout_ms, now_ms)
 
     def request(
-        self, api: Api, message: Struct, target: Target, max_version: int | None, now_ms: float
+        self,
+        api: Api,
+        message: Struct,
+        target: Target,
+        max_version: int | None,
+        now_ms: float,
+        read: Callable[[Struct], Struct] = lambda answer: answer,
     ) -> Ticket[Struct]:
-        """Any request at all, in the highest version that the broker, we and the caller know."""
+        """Any request at all, in the highest version that the broker, we and the caller know.
+
+        `read` may raise what the answer has for errors: those that will pass are tried again.
+        """
         ticket: Ticket[Struct] = Ticket()
         deadline_ms = now_ms + self.config.api_timeout_ms
         self._router.submit(
-            Call(api, message, target, lambda it: it, ticket, now_ms, deadline_ms, max_version)
+            Call(api, message, target, read, ticket, now_ms, deadline_ms, max_version)
         )
         return ticket
 

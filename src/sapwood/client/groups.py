@@ -44,13 +44,14 @@ class Groups:
         self._router = router
 
     def positions(
-        self, group: str, wanted: Iterable[TopicPartition], now_ms: float
+        self, group: str, wanted: Iterable[TopicPartition] | None, now_ms: float
     ) -> Ticket[dict[TopicPartition, Committed]]:
-        """What is committed; waits for transactions that are about to say."""
+        """What is committed, by default anywhere; waits for transactions about to say."""
         by_topic: dict[str, list[int]] = {}
-        for topic, partition in wanted:
+        for topic, partition in wanted or ():
             by_topic.setdefault(topic, []).append(partition)
-        topics = [Struct(name=name, partition_indexes=each) for name, each in by_topic.items()]
+        named = [Struct(name=name, partition_indexes=each) for name, each in by_topic.items()]
+        topics = None if wanted is None else named
         asked = Struct(group_id=group, member_id=None, member_epoch=-1, topics=topics)
         message = Struct(group_id=group, topics=topics, groups=[asked], require_stable=True)
         ticket: Ticket[dict[TopicPartition, Committed]] = Ticket()
