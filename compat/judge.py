@@ -2,6 +2,7 @@
 
 import csv
 import fnmatch
+import re
 import subprocess
 import tempfile
 import tomllib
@@ -19,6 +20,7 @@ DEVIATIONS = SOURCES / "deviations.toml"
 ARTIFACTS = ("kafka_2.13", "kafka-tools")
 JUDGE_TIMEOUT_S = 600
 TOOL_TIMEOUT_S = 60
+_LEADER_EPOCH = re.compile(r"Optional\[\d+\]")
 
 # Small and quick to start: many of these run for a second or two.
 JVM = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -33,6 +35,11 @@ class Observation:
     @property
     def name(self) -> str:
         return f"{self.group}: {self.item}"
+
+    @property
+    def meaning(self) -> str:
+        """The value, whatever the number of the leader's epoch: it counts elections."""
+        return _LEADER_EPOCH.sub("an epoch", self.value)
 
 
 def jars() -> Path:

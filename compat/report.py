@@ -64,7 +64,7 @@ def show_observations(observations: list[Observation]) -> int:
     reasons: dict[str, list[str]] = {}
     failures = []
     for name, it in {**kafka, **seen}.items():
-        is_same = name in kafka and name in seen and kafka[name].value == seen[name].value
+        is_same = name in kafka and name in seen and kafka[name].meaning == seen[name].meaning
         reason = judge.reason_for(it, known)
         if is_same and reason is None:
             same[it.group] += 1
@@ -94,7 +94,7 @@ def show_observations(observations: list[Observation]) -> int:
 def _failure(
     name: str, kafka: Observation | None, seen: Observation | None, reason: str | None
 ) -> str:
-    if kafka is not None and seen is not None and kafka.value == seen.value:
+    if kafka is not None and seen is not None and kafka.meaning == seen.meaning:
         return f"{name}: as with Kafka, so it has to leave the list ({reason})"
     told = [it.value if it else "nothing" for it in (kafka, seen)]
     return f"{name}\n  Kafka:   {told[0]}\n  Sapwood: {told[1]}"

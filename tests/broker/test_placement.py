@@ -67,3 +67,15 @@ async def test_a_replica_may_stay_in_the_only_log_directory(tmp_path: Path) -> N
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.LOG_DIR_NOT_FOUND,
         ]
+
+
+@on_a_loop
+async def test_the_quorum_is_told_with_listeners_in_capitals_as_java_wants_them(
+    tmp_path: Path,
+) -> None:
+    async with started(tmp_path) as it:
+        wanted = Struct(topic_name="__cluster_metadata", partitions=[Struct(partition_index=0)])
+        answer = await it.answer(Api.DESCRIBE_QUORUM, 2, Struct(topics=[wanted]))
+        (partition,) = answer.topics[0].partitions
+        assert (partition.error_code, partition.leader_id) == (0, 0)
+        assert [listener.name for listener in answer.nodes[0].listeners] == ["KAFKA"]

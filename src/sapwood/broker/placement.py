@@ -223,8 +223,9 @@ def describe_quorum(state: BrokerState, request: Request, message: Struct) -> St
         nodes=[
             Struct(
                 node_id=node.node_id,
+                # Kafka's own names are in capitals, and its Java client takes no others.
                 listeners=[
-                    Struct(name=name, host=host, port=port)
+                    Struct(name=name.upper(), host=host, port=port)
                     for name, (host, port) in node.listeners.items()
                 ],
             )
