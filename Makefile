@@ -16,8 +16,9 @@ GIB ?= 5
 MINUTES ?= 5
 SEEDS ?=
 TIER ?= 2
+SECONDS ?= 120
 
-.PHONY: help run test lint bench compat kill9 big chaos sim lock system clean
+.PHONY: help run test lint bench compat kill9 once big chaos sim lock system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -44,6 +45,9 @@ compat: $(INSTALLED) ## run kafka-python's own suite, and Kafka's Java clients a
 
 kill9: $(INSTALLED) ## kill -9 under load, KILLS times (300)
 	$(BIN)/python -m tests.faults.kill9 --kills $(KILLS)
+
+once: $(INSTALLED) ## read, process and write in transactions while workers and nodes are killed, SECONDS seconds (120)
+	$(BIN)/python -m tests.faults.exactly_once --seconds $(SECONDS)
 
 big: $(INSTALLED) ## write GIB GiB (5), show memory and the time of a restart after kill -9
 	$(BIN)/python -m tests.faults.big --gib $(GIB)

@@ -140,6 +140,8 @@ _AT_CONTROLLER = {
 
 # Kafka's, but among nodes only: the whole of it, or its later versions.
 _NOT_ADVERTISED = {Api.WRITE_TXN_MARKERS}
+# Ours, but clients want to know whether it is there.
+_OWN_ADVERTISED = {Api.END_TXN_GROUP}
 _LAST_ADVERTISED: dict[int, int] = {Api.ADD_PARTITIONS_TO_TXN: transactions.FIRST_OF_NODES - 1}
 
 _LAST_SERVED = {
@@ -170,7 +172,7 @@ def _api_versions(state: BrokerState, request: Request) -> Response:
                 max_version=_LAST_ADVERTISED.get(api, s.last),
             )
             for api, s in SERVED.items()
-            if api < Api.NODE_STATUS and api not in _NOT_ADVERTISED
+            if (api < Api.NODE_STATUS and api not in _NOT_ADVERTISED) or api in _OWN_ADVERTISED
         ],
         throttle_time=0,
     )
