@@ -14,7 +14,7 @@ from sapwood.disk import OsDisk
 from sapwood.log import Log, snapshot
 from sapwood.log.compact import run_in_helper
 from sapwood.wire.batch import BatchHeader, read_header
-from tests.disk.faulty import FaultyDisk
+from tests.disk.faulty import Crashed, FaultyDisk
 from tests.log.batches import fetched, fill, opened, put, read_all, record
 from tests.log.committed import end, read_committed
 from tests.log.test_compaction import COMPACTED, inline
@@ -182,6 +182,11 @@ class Life:
             if self.values.get(key, (-1, b""))[0] < offset:
                 self.values[key] = offset, value
 
+    def end_all(self) -> None:
+        for producer_id in list(self.open):
+            end(self.log, producer_id, committed=False)
+            del self.open[producer_id]
+
     async def compact(self) -> None:
         await self.log.sync()
         limit = self.log.last_stable_offset(self.log.end_offset)
@@ -221,9 +226,7 @@ class Life:
             else:
                 await self.chance.choice([self.compact, self.compact, self.restart])()
                 self.check(self.log)
-        for producer_id in list(self.open):
-            end(self.log, producer_id, committed=False)
-            del self.open[producer_id]
+        self.end_all()
         for step in (self.compact, self.restart, self.replicate):
             await step()
             self.check(self.log)
@@ -235,3 +238,37 @@ def test_of_each_key_the_last_committed_record_stays(seed: int, interval: int) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshot, "_INTERVAL_BATCHES", interval)
         asyncio.run(Life(random.Random(seed)).live())
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=80, deadline=None)
+def test_a_crash_during_compaction_brings_nothing_aborted_back(seed: int) -> None:
+    chance = random.Random(seed)
+    life = Life(chance)
+
+    async def until_it_crashes() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        for _ in range(3):
+            for _ in range(40):
+                chance.choice([life.write, life.write, life.end])()
+            life.end_all()
+            await life.log.sync()
+            life.disk.crash_at = life.disk.steps + chance.randrange(1, 120)
+            await life.compact()
+            life.disk.crash_at = None
+
+    try:
+        asyncio.run(until_it_crashes())
+    except (Crashed, OSError, asyncio.CancelledError):
+        assert life.disk.crashed
+
+    async def after() -> None:
+        life.disk = life.disk.after_crash(chance)
+        life.log = opened(life.disk, life.config, durable_end=life.log.end_offset)
+        life.check(life.log)
+        for _ in range(2):
+            await life.compact()
+            life.check(life.log)
+        await life.replicate()
+
+    asyncio.run(after())

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 
 from sapwood.log import Log, LogConfig, LogFailed, segment, snapshot
 from sapwood.wire.batch import BatchHeader, read_header
-from sapwood.wire.records import encode_batch
+from sapwood.wire.control import TransactionMarker, encode_transaction_marker
+from sapwood.wire.records import decode_batch, encode_batch
 from tests.disk.faulty import Crashed, FaultyDisk
 from tests.log.batches import opened
+from tests.log.committed import read_committed
+
+TRANSACTIONAL = [1, 2]
+"""Producers, of three, that write in transactions."""
+ABORT = encode_transaction_marker(TransactionMarker(False, 0))[0]
 
 
 class History:
@@ -36,7 +42,8 @@ class History:
         self.batches = [it for it in self.batches if it[0].next_offset <= end_offset]
         self.sequences = {}
         for header, _ in self.batches:
-            self.sequences[header.producer_id] = header.last_sequence + 1
+            if not header.is_control:
+                self.sequences[header.producer_id] = header.last_sequence + 1
 
     def check(self, log: Log) -> None:
         """Compare and go on from what was found."""
@@ -55,13 +62,15 @@ class History:
             offset = read_header(batches[-1]).next_offset
         assert found == [batch for _, batch in visible]
         self._check_producers(log)
+        self._check_transactions(log)
         if visible:
             assert log.last_epoch == visible[-1][0].leader_epoch
 
     def _check_producers(self, log: Log) -> None:
         last_ones: dict[int, list[BatchHeader]] = {}
         for header, _ in self.batches:
-            last_ones.setdefault(header.producer_id, []).append(header)
+            if not header.is_control:
+                last_ones.setdefault(header.producer_id, []).append(header)
         for headers in last_ones.values():
             # What retention has deleted may be forgotten, but need not.
             for header in headers[-5:]:
@@ -70,6 +79,34 @@ class History:
             if headers[-1].base_offset >= log.start_offset:
                 following = headers[-1]._replace(base_sequence=headers[-1].last_sequence + 1)
                 assert log.producers.check(following, 0) is None
+
+    def _check_transactions(self, log: Log) -> None:
+        """Of all that is there nothing may be read that is aborted or undecided, all else may."""
+        undecided: dict[int, list[range]] = {}
+        readable: list[int] = []
+        aborted: set[int] = set()
+        for header, batch in self.batches:
+            its = range(header.base_offset, header.next_offset)
+            if header.is_control:
+                ended = undecided.pop(header.producer_id, [])
+                if decode_batch(batch)[0].key == ABORT:
+                    aborted.update(offset for each in ended for offset in each)
+                continue
+            if header.is_transactional:
+                undecided.setdefault(header.producer_id, []).append(its)
+            readable += its
+        stable = log.last_stable_offset(log.end_offset)
+        left = [each for its in undecided.values() for each in its if each[-1] >= log.start_offset]
+        # One whose records were all deleted may be remembered as open, but need not.
+        limits = [each.start for each in left]
+        assert stable <= max(log.start_offset, min(limits, default=log.end_offset))
+        if not undecided:
+            assert stable == log.end_offset
+        assert read_committed(log, log.end_offset, max_bytes=700) == [
+            offset
+            for offset in readable
+            if log.start_offset <= offset < stable and offset not in aborted
+        ]
 
 
 class Life:
@@ -98,7 +135,7 @@ class Life:
         self.task = asyncio.current_task()
         log = self._open(clean=False)
         self.epoch = log.last_epoch + 1
-        actions = [self._append] * 8 + [self._sync] * 4
+        actions = [self._append] * 8 + [self._end] * 2 + [self._sync] * 4
         actions += [self._start, self._retain, self._note, self._turn, self._truncate, self._reopen]
         for _ in range(120):
             log = await self.chance.choice(actions)(log)
@@ -128,11 +165,28 @@ class Life:
             producer_id=producer,
             producer_epoch=0,
             base_sequence=sequence,
+            transactional=producer in TRANSACTIONAL,
         )
         header = read_header(batch)
         assert log.producers.check(header, 0) is None
         history.batches.append((header, bytes(batch)))
         history.sequences[producer] = sequence + count
+        log.append(memoryview(batch), header, log.end_offset + 1, 0)
+        return log
+
+    async def _end(self, log: Log) -> Log:
+        marker = TransactionMarker(self.chance.random() < 0.5, 0)
+        batch = encode_batch(
+            [(-1, *encode_transaction_marker(marker), ())],
+            base_offset=log.end_offset,
+            leader_epoch=self.epoch,
+            producer_id=self.chance.choice(TRANSACTIONAL),
+            producer_epoch=0,
+            transactional=True,
+            control=True,
+        )
+        header = read_header(batch)
+        self.history.batches.append((header, bytes(batch)))
         log.append(memoryview(batch), header, log.end_offset + 1, 0)
         return log
 
