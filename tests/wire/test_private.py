@@ -83,6 +83,7 @@ REQUESTS: dict[Api, Struct] = {
         ],
         committed=True,
     ),
+    Api.HELD_OFFSET: Struct(topic="orders", partition=3),
 }
 
 RESPONSES: dict[Api, Struct] = {
@@ -187,6 +188,7 @@ RESPONSES: dict[Api, Struct] = {
         error_code=0, error_message=None, first_id=1 << 40, next_id=(1 << 40) + 1000
     ),
     Api.END_TXN_GROUP: Struct(error_code=0, error_message=None, last_batch_id=7, already_done=True),
+    Api.HELD_OFFSET: Struct(error_code=0, error_message=None, offset=95),
 }
 
 

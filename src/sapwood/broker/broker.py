@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 
-from sapwood.broker import groups, membership, transactions
+from sapwood.broker import groups, holding, membership, transactions
 from sapwood.broker.controlling import Controlling
 from sapwood.broker.coordinating import Coordinators
 from sapwood.broker.producer_ids import ProducerIds
@@ -94,6 +94,7 @@ class Broker:
         self._peers = NoPeers() if connect is None else connect(self._address_of)
         self._state: BrokerState | None = None
         self._settling: Settling | None = None
+        self._holding: holding.Holding | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -118,6 +119,7 @@ class Broker:
             heartbeat_s=config.heartbeat_s,
             on_unwanted=self._unwanted,
             on_role_changed=self._role_changed,
+            on_expired=self._expired,
         )
         await replicas.begin()
         store = self._open_store(replicas)
@@ -135,6 +137,7 @@ class Broker:
         )
         self.state.coordinators.add(groups.kind(self.state))
         self._settling = transactions.begin(self._state)
+        self._holding = holding.Holding(self._state)
         store.open()
         await store.settled()
         replicas.remove_files(store.image.deleted_topics)
@@ -183,6 +186,8 @@ class Broker:
         self.state.coordinators.close()
         if self._settling is not None:
             await self._settling.close()
+        if self._holding is not None:
+            await self._holding.close()
         await self.state.producer_ids.close()
         await self.state.replicas.close()
         if isinstance(self._peers, Peers):
@@ -281,6 +286,10 @@ class Broker:
     def _role_changed(self, partition: Partition) -> None:
         if self._state is not None:  # the metadata log has its role before there is anything else
             self._state.coordinators.attend(partition)
+
+    def _expired(self, partition: Partition) -> None:
+        if self._holding is not None:
+            self._holding.expired(partition)
 
     def _unwanted(self, partition: Partition) -> None:
         """Its leader has no use for it: it goes, unless the metadata says otherwise."""

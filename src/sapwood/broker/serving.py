@@ -10,6 +10,7 @@ from sapwood.broker import (
     consumer_groups,
     finding,
     groups,
+    holding,
     markers,
     membership,
     offsets,
@@ -122,6 +123,7 @@ _COOKED: dict[Api, Cooked] = {
     Api.CHANGE_CLIENT: clients.change,
     Api.LIST_CLIENTS: clients.list_all,
     Api.RESERVE_PRODUCER_IDS: producers.reserve_producer_ids,
+    Api.HELD_OFFSET: holding.answer_held_offset,
     Api.END_TXN_GROUP: transactions.end_txn_group,
 }
 

@@ -187,6 +187,8 @@ class BrokerState:
                 segment_ms=int(value("segment.ms")),
                 retention_bytes=int(value("retention.bytes")),
                 retention_ms=int(value("retention.ms")),
+                retention_acked=value("retention") == "acked",
+                hold_bytes=int(value("subscription.hold.bytes")),
                 cleanup_policy=policies,
                 delete_retention_ms=int(value("delete.retention.ms")),
                 min_compaction_lag_ms=int(value("min.compaction.lag.ms")),

@@ -1,9 +1,9 @@
 """The protocol client: one sans-I/O core with an asyncio and a blocking shell.
 
-In: what the caller wants (`core.request`, `core.append`, `core.assign`), bytes that arrived,
+In: what the caller wants (`core.request`, `core.append`, `core.join`), bytes that arrived,
 connections that opened or broke, and the time. Out: effects (connect, send, close, settled) and
-the moment at which the core wants to be woken. The core has no socket, clock, thread or random
-source of its own, so a simulator can drive the very code that users run.
+the moment at which the core wants to be woken; no socket, clock, thread or random source inside.
+`Client` and `AsyncClient` stand on it: procedures that either shell runs.
 Always: requests to one partition leave in order; a batch that is sent again carries the sequence
 numbers it had the first time; every ticket is settled exactly once; every buffer has a bound.
 """

@@ -23,7 +23,7 @@ class Ledger:
     def __init__(self, committed: Committed) -> None:
         self.position = max(committed.offset, 0)  # a partition that is new to us begins at 0
         tokens, _, ranges = committed.metadata.partition(";")
-        self.tokens = [each for each in tokens.split(",") if each]
+        self.tokens = [each for each in tokens.split(",") if "." in each]
         self._starts: list[int] = []
         self._ends: list[int] = []
         for each in ranges.split(",") if ranges else ():

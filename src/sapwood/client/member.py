@@ -23,7 +23,11 @@ from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 _JOINING, _LEAVING = 0, -1
-_FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
+_FENCED = (
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+)
 _REBALANCE_TIMEOUT_MS = 30_000
 
 
@@ -68,12 +72,17 @@ class Member:
                 self._absorb(ticket.result(), now_ms)
             except KafkaError as error:
                 self._failed(error)
-        if self.owned != self._assigned and not self.is_busy:
+        if not self.is_busy:
+            self.adopt(now_ms)
+        if self._heartbeat is None and self.failure is None and self._next_ms <= now_ms:
+            self._heartbeat = self._beat(self.membership.epoch, now_ms)
+
+    def adopt(self, now_ms: float) -> None:
+        """Let go of what was taken away, and take what was given."""
+        if self.owned != self._assigned:
             self.owned = self._assigned
             self._next_ms = now_ms  # those who wait for what we let go of wait for this
             self._notify()
-        if self._heartbeat is None and self.failure is None and self._next_ms <= now_ms:
-            self._heartbeat = self._beat(self.membership.epoch, now_ms)
 
     def moments(self) -> Iterator[float]:
         if self.failure is None and self._heartbeat is None:

@@ -32,6 +32,9 @@ from sapwood.wire.errors import ErrorCode, KafkaError
 # Ids are hashed to their coordinator by what stands before this: a topic's subscriptions share one.
 SEPARATOR = "␟"
 
+# The coordinator leaves a position that is there already alone if this is the new one's metadata.
+_FIRST = "subscribed"
+
 # The answer to a commit is waited for even if there is no time left to wait for messages.
 _PATIENCE_MS = 5_000
 _FENCED = frozenset(
@@ -40,6 +43,7 @@ _FENCED = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
 
@@ -74,7 +78,7 @@ class _Out:
     """A message that was handed out and isn't acknowledged yet."""
 
     record: ConsumedRecord
-    again_at_ms: float
+    again_at_ms: float = FOREVER
 
 
 class Subscriber:
@@ -115,7 +119,7 @@ class Subscriber:
                 dict.fromkeys(committed, EARLIEST if start == "earliest" else LATEST), self._clock()
             )
         )
-        positions = {key: Committed(each.offset, "") for key, each in found.items()}
+        positions = {key: Committed(each.offset, _FIRST) for key, each in found.items()}
         while True:
             try:
                 yield from wait_for(
@@ -170,11 +174,13 @@ class Subscriber:
             with (yield from self._my_turn()):
                 yield from self._prepare(until_ms)
                 owed, self._owed = self._owed[:most], self._owed[most:]
-                records = self._overdue(most) or self._next_records(most)
-                records = records[: most - len(owed)]
+                records = self._overdue(most - len(owed))
+                while len(records) + len(owed) < most and (one := self._next_records(1)):
+                    records += one
+                    self._out.setdefault(one[0][:2], {})[one[0].offset] = _Out(one[0])
                 for record in records:
-                    out = self._out.setdefault(record[:2], {})
-                    out[record.offset] = _Out(record, self._clock() + again_after_ms)
+                    out = self._out[record[:2]][record.offset]
+                    out.again_at_ms = self._clock() + again_after_ms
             lent = [replace(each, _acknowledge=acknowledge) for each in owed]
             lent += [received(record, acknowledge) for record in records]
             if lent or self._clock() >= until_ms:
@@ -280,6 +286,8 @@ class Subscriber:
         if member is not None and member.failure is not None:
             self._dissolve()
             raise member.failure
+        if member is not None and not self._picked:
+            member.adopt(self._clock())  # who asks without a pause is never found idle
         owned = frozenset() if member is None else member.owned
         for key in [key for key in self._ledgers if key not in owned]:
             self._unload(key)
@@ -407,9 +415,11 @@ class Subscriber:
 
     def _news(self, until_ms: float) -> Procedure[None]:
         """Until there is something to read, or to own, or the time is up."""
-        tickets: list[Ticket[Any]] = []
-        if self._member is not None:
-            tickets.append(self._member.change())
+        if self._member is None:
+            return  # it has stepped aside, and joins anew
+        tickets: list[Ticket[Any]] = [self._member.change()]
+        if self._take is not None:
+            tickets.append(self._take.ticket)
         if self._fetcher is not None and self._ledgers:
             tickets.append(self._fetcher.arrival())
         yield Wait(tuple(tickets), until_ms)

@@ -1,13 +1,14 @@
 """What the groups of a shard have in common, whichever protocol their members speak."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sapwood.coordinator.effects import Effect
 from sapwood.coordinator.sharding import SEPARATOR
 
 MINUTE_MS = 60_000
+DURABLE_SESSION_TIMEOUT_MS = 6_000
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,6 +78,15 @@ class Group(Protocol):
 
     def tombstones(self) -> Sequence[tuple[bytes, None]]:
         """What makes the log forget the group; its positions are not its own affair."""
+
+
+def settings_of(group_id: str, settings: GroupSettings) -> GroupSettings:
+    """A durable subscriber that has died is to come back from another process soon; one that was
+    only slow is let in again at once, and loses nothing but its turn."""
+    if not never_expires(group_id):
+        return settings
+    session_ms = min(settings.consumer_session_timeout_ms, DURABLE_SESSION_TIMEOUT_MS)
+    return replace(settings, consumer_session_timeout_ms=session_ms)
 
 
 def never_expires(group_id: str) -> bool:

@@ -16,7 +16,7 @@ from sapwood.coordinator.consumer_group import ConsumerGroup
 from sapwood.coordinator.consumer_heartbeat import Heartbeat
 from sapwood.coordinator.consumer_member import JOINING
 from sapwood.coordinator.effects import Answer, Append, Effect, Topics
-from sapwood.coordinator.group import Group, GroupSettings, never_expires
+from sapwood.coordinator.group import Group, GroupSettings, never_expires, settings_of
 from sapwood.coordinator.group_records import (
     GROUP_KEY,
     OFFSET_KEY,
@@ -34,12 +34,16 @@ from sapwood.coordinator.offsets import (
     key_of,
     value_of,
 )
+from sapwood.coordinator.sharding import SEPARATOR
 from sapwood.coordinator.stored import version_of
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 CONSUMER_KINDS = frozenset(consumer_records.Kind)
 NO_POSITION = Position(-1, -1, "", -1, b"")
+NOTHING_YET = NO_POSITION._replace(offset=0)
+FIRST_POSITION = "subscribed"
+"""The metadata of a position that a durable subscription begins with, unless it has begun."""
 
 
 class Groups:
@@ -140,7 +144,7 @@ class Groups:
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"The members of group {group_id!r} speak the classic protocol",
             )
-        fresh = ConsumerGroup(group_id, self.topics, self.settings)
+        fresh = ConsumerGroup(group_id, self.topics, settings_of(group_id, self.settings))
         answered = fresh.heartbeat(token, beat, now_ms)  # may raise: then nothing has changed
         effects: list[Effect] = [] if group is None else [Append(group.tombstones())]
         self._groups[group_id] = fresh
@@ -183,6 +187,8 @@ class Groups:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"There is no group {group_id!r}")
         records = []
         for place, position in positions:
+            if position.metadata == FIRST_POSITION and place in self.offsets.of(group_id):
+                continue  # two that subscribed at once: the second finds what the first began
             records.append((key_of(group_id, place), value_of(position)))
             self.offsets.put(group_id, place, position, producer_id)
         self._note_positions(group_id)
@@ -214,6 +220,17 @@ class Groups:
             else:
                 found.append((place, known.get(place, NO_POSITION), ErrorCode.NONE))
         return [Answer(token, Struct(positions=found))]
+
+    def held(self, token: object, topic: str, partition: int) -> list[Effect]:
+        """The lowest position of a durable subscription to the topic; -1 if there is none."""
+        prefix = f"{topic}{SEPARATOR}"
+        place = topic, partition
+        held = [
+            self.offsets.of(group_id).get(place, NOTHING_YET).offset
+            for group_id in self.offsets.groups()
+            if group_id.startswith(prefix)
+        ]
+        return [Answer(token, Struct(offset=min(held, default=-1)))]
 
     def delete_offsets(self, token: object, group_id: str, places: Iterable[Place]) -> list[Effect]:
         """The answer has an error for every place."""
@@ -274,7 +291,7 @@ class Groups:
         group = self._groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id!r}")
-        if not group.is_empty:
+        if not group.is_empty and not never_expires(group_id):
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id!r} has members")
         return [Append(self._forgotten(group)), Answer(token, Struct(error_code=0))]
 
@@ -378,7 +395,9 @@ class Groups:
         if not isinstance(group, ConsumerGroup):
             if record.value is None:
                 return
-            group = ConsumerGroup(record.group_id, self.topics, self.settings)
+            group = ConsumerGroup(
+                record.group_id, self.topics, settings_of(record.group_id, self.settings)
+            )
             self._groups[record.group_id] = group
         group.apply(record)
         if record.kind is consumer_records.Kind.GROUP_METADATA and record.value is None:

@@ -15,6 +15,10 @@ class LogConfig:
     segment_ms: int = 7 * _DAY_MS
     retention_bytes: int = -1
     retention_ms: int = 7 * _DAY_MS
+    retention_acked: bool = False
+    """Whether records go as soon as all durable subscribers have acknowledged them."""
+    hold_bytes: int = -1
+    """The size past which durable subscriptions hold nothing back; -1: they always do."""
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     delete_retention_ms: int = _DAY_MS
     min_compaction_lag_ms: int = 0

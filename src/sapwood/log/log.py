@@ -444,16 +444,29 @@ class Log:
             self._take_snapshot()
         return self._front.store(self.sync())
 
-    def retain(self, now_ms: int, limit_offset: int) -> int:
+    def has_expired(self, now_ms: int, limit_offset: int) -> bool:
+        """Whether `retain` could delete something, if nobody held it back."""
+        if self.config.retention_acked:
+            return limit_offset > self.start_offset
+        limit = min(limit_offset, self.durable_end)
+        start = self.start_offset
+        return retention.expired_up_to(self._segments, self.config, start, now_ms, limit) > start
+
+    def retain(self, now_ms: int, limit_offset: int, held_offset: int | None = None) -> int:
         """Delete segments that are too old or too much, never beyond `limit_offset`.
 
-        Returns how many offsets went.
+        `held_offset` is where the slowest durable subscriber is; None if there is none. Returns
+        how many offsets went.
         """
         self._check_usable()
         self.producers.expire(now_ms)
         limit = min(limit_offset, self.durable_end)
         before = self.start_offset
-        offset = retention.expired_up_to(self._segments, self.config, before, now_ms, limit)
+        offset = retention.expired_up_to(
+            self._segments, self.config, before, now_ms, limit, held_offset
+        )
+        if self.config.retention_acked and held_offset is not None:
+            offset = max(offset, min(held_offset, limit))
         if offset > before or self._segments.holds_before(before):
             if offset == self.end_offset and self._segments.active.has_offsets:
                 self._roll()

@@ -13,26 +13,38 @@ shorter still, so that whoever wrote it can read it back. Kafka looks only every
 
 
 def expired_up_to(
-    segments: SegmentList, config: LogConfig, start_offset: int, now_ms: int, limit_offset: int
+    segments: SegmentList,
+    config: LogConfig,
+    start_offset: int,
+    now_ms: int,
+    limit_offset: int,
+    held_offset: int | None = None,
 ) -> int:
     """The offset up to which whole segments are too old or too much.
 
-    It may be the end of the active segment: then everything is too old.
+    It may be the end of the active segment: then everything is too old. What lies behind
+    `held_offset` stays as long as the log isn't larger than `hold_bytes`.
     """
     if "delete" not in config.cleanup_policy:
         return start_offset
+    left_bytes = segments.size_bytes
     excess = segments.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
     offset = start_offset
     for segment in segments:
         if segment.end_offset <= start_offset:
             excess -= segment.size  # on its way out already
+            left_bytes -= segment.size
             continue
         too_much = 0 < segment.size <= excess and segment is not segments.active
         if segment.end_offset > limit_offset or not (
             too_much or _too_old(segment, config.retention_ms, now_ms)
         ):
             break
+        is_held = held_offset is not None and segment.end_offset > held_offset
+        if is_held and not 0 <= config.hold_bytes < left_bytes:
+            break
         excess -= segment.size
+        left_bytes -= segment.size
         offset = segment.end_offset
     return offset
 

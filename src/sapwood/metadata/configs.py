@@ -206,6 +206,12 @@ _TOPIC = (
         broker_name="log.preallocate",
     ),
     Config(
+        "retention", _T.STRING, "time",
+        "When records go: time keeps to retention.ms and retention.bytes; acked lets those go, "
+        "too, that all durable subscribers have acknowledged, a few seconds later.",
+        choices=("time", "acked"),
+    ),
+    Config(
         "retention.bytes", _T.LONG, "-1",
         "The size past which a partition's oldest segments go; -1: no limit.",
         minimum=-1, broker_name="log.retention.bytes",
@@ -214,6 +220,12 @@ _TOPIC = (
         "retention.ms", _T.LONG, "604800000",
         "The age past which segments go; -1: no limit.",
         minimum=-1, broker_name="log.retention.ms",
+    ),
+    Config(
+        "subscription.hold.bytes", _T.LONG, "-1",
+        "The size of a partition past which retention no longer waits for durable subscribers; "
+        "-1: it always does.",
+        minimum=-1,
     ),
     Config(
         "segment.bytes", _T.INT, "1073741824",

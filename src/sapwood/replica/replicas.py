@@ -121,6 +121,7 @@ class Replicas:
         heartbeat_s: float = 0.15,
         on_unwanted: Callable[[Partition], None] = lambda partition: None,
         on_role_changed: Callable[[Partition], None] = lambda partition: None,
+        on_expired: Callable[[Partition], None] | None = None,
     ) -> None:
         self._disk = disk
         self._directory = f"{data_dir}/logs"
@@ -132,6 +133,7 @@ class Replicas:
         self._timing = timing or Timing()
         self._on_unwanted = on_unwanted
         self._on_role_changed = on_role_changed
+        self._on_expired = on_expired
         self._clock = HybridClock()
         self._cache = SegmentCache()
         self._partitions: dict[GroupKey, Partition] = {}
@@ -371,7 +373,7 @@ class Replicas:
                 self.exchange.know_leader(partition)
             try:
                 partition.log.roll_if_due(now_ms)
-                partition.log.retain(now_ms, partition.high_watermark)
+                self._retain(partition, now_ms)
             except OSError as error:
                 logger.warning(
                     "retention of %s failed and will be tried again: %s", partition, error
@@ -386,6 +388,18 @@ class Replicas:
             raise JournalFailed(str(error)) from error
         if self._compaction is None or self._compaction.done():
             self._compaction = asyncio.create_task(self._compact())
+
+    def _retain(self, partition: Partition, now_ms: int) -> None:
+        """Only a leader decides what goes, since only it can ask who holds what back; the others
+        follow it in this, too."""
+        log = partition.log
+        limit_offset = log.start_offset
+        if partition.leads and log.has_expired(now_ms, partition.high_watermark):
+            if self._on_expired is None:
+                limit_offset = partition.high_watermark
+            else:
+                self._on_expired(partition)
+        log.retain(now_ms, limit_offset)
 
     async def _compact(self) -> None:
         """One log after the other, since each may keep a helper process busy for long."""

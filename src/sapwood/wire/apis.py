@@ -114,6 +114,7 @@ class Api(enum.IntEnum):
     LIST_CLIENTS = 20012
     RESERVE_PRODUCER_IDS = 20013
     END_TXN_GROUP = 20014
+    HELD_OFFSET = 20020
 
 
 # lowest version, highest version, first flexible version
@@ -222,6 +223,7 @@ _VERSIONS: dict[int, tuple[int, int, int]] = {
     Api.LIST_CLIENTS: (0, 0, 0),
     Api.RESERVE_PRODUCER_IDS: (0, 0, 0),
     Api.END_TXN_GROUP: (0, 0, 0),
+    Api.HELD_OFFSET: (0, 0, 0),
 }
 
 

@@ -10,7 +10,15 @@ is one, too.
 from typing import Any
 
 from sapwood.wire.apis import Api
-from sapwood.wire.private import clients, forwarding, membership, replication, status, transactions
+from sapwood.wire.private import (
+    clients,
+    forwarding,
+    membership,
+    replication,
+    status,
+    subscriptions,
+    transactions,
+)
 
 MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
     (Api.NODE_STATUS, 0): (status.NodeStatusRequest, status.NodeStatusResponse),
@@ -33,5 +41,6 @@ MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
         clients.ReserveProducerIdsResponse,
     ),
     (Api.END_TXN_GROUP, 0): (transactions.EndTxnGroupRequest, transactions.EndTxnGroupResponse),
+    (Api.HELD_OFFSET, 0): (subscriptions.HeldOffsetRequest, subscriptions.HeldOffsetResponse),
     (Api.DESCRIBE_REPLICAS, 0): (status.DescribeReplicasRequest, status.DescribeReplicasResponse),
 }
