@@ -6,7 +6,9 @@ import pytest
 
 from sapwood.coordinator.consumer_group import WAITING_INTERVAL_MS, ConsumerGroup
 from sapwood.coordinator.consumer_member import MemberState
+from sapwood.coordinator.consumer_subscriptions import MAX_PATTERNS
 from sapwood.coordinator.group import GroupSettings
+from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 from tests.coordinator.consumers import REBALANCE_MS, Consumer, TopicTable, settle
 
@@ -242,6 +244,17 @@ def test_a_pattern_follows_the_topics_that_there_are(
     assert len(alice.owned) == 1
 
 
+def test_a_group_has_a_bounded_number_of_patterns(topics: TopicTable) -> None:
+    group = ConsumerGroup("readers", topics, GroupSettings())
+    members = [Consumer(group, f"m{it}", None, regex=f"a{it}") for it in range(MAX_PATTERNS)]
+    settle(*members)
+    more = Consumer(group, "more", None, regex="b")
+    with refused(ErrorCode.INVALID_REQUEST):
+        more.beat()
+    members[0].leave()
+    more.beat()
+
+
 def test_a_group_takes_the_assignor_that_most_members_ask_for(group: ConsumerGroup) -> None:
     names = ["orders"]
     consumers = [
@@ -270,6 +283,10 @@ def test_a_full_group_takes_nobody_else(group: ConsumerGroup) -> None:
         ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"rack_id": "x" * 200_000}, ErrorCode.INVALID_REQUEST),
+        (
+            {"topic_partitions": [Struct(topic_id=bytes(16), partitions=range(200_000))]},
+            ErrorCode.INVALID_REQUEST,
+        ),
         ({"server_assignor": "fair"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
         ({"subscribed_topic_regex": "["}, ErrorCode.INVALID_REGULAR_EXPRESSION),
     ],

@@ -26,9 +26,9 @@ from sapwood.coordinator.consumer_member import (
     reconciled,
 )
 from sapwood.coordinator.consumer_records import ConsumerRecord, GroupMetadata, Kind, Value
+from sapwood.coordinator.consumer_subscriptions import Subscriptions
 from sapwood.coordinator.effects import Answer, Append, Effect, TopicFacts, Topics
 from sapwood.coordinator.group import GroupSettings
-from sapwood.coordinator.topic_pattern import TopicPattern
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
@@ -54,7 +54,7 @@ class ConsumerGroup:
         # What follows from the above.
         self._holders: dict[TopicPartition, str] = {}
         self._static_members: dict[str, str] = {}
-        self._patterns: dict[str, TopicPattern] = {}
+        self._subscriptions = Subscriptions(topics)
 
         # What is not in the log.
         self._sessions_end_ms: dict[str, float] = {}
@@ -154,7 +154,7 @@ class ConsumerGroup:
         return max(votes, key=lambda name: (votes[name], name), default=DEFAULT_ASSIGNOR)
 
     def subscribes_to(self, topic: str) -> bool:
-        return any(topic in self._names_of(metadata) for metadata in self.members.values())
+        return any(topic in it for it in self._subscriptions.names(self.members).values())
 
     def check_commit(
         self,
@@ -245,6 +245,7 @@ class ConsumerGroup:
         predecessor = replaced or beat.member_id
         before = self.members.get(predecessor)
         metadata = beat.metadata(None if beat.member_epoch == JOINING else before)
+        self._subscriptions.check(metadata.subscribed_topic_regex)
         if replaced:
             self._replace(replaced, beat.member_id)
         if metadata != self.members.get(beat.member_id):
@@ -418,7 +419,7 @@ class ConsumerGroup:
 
     def _retarget(self, *, changed: bool) -> None:
         """Make a new target if members, subscriptions or the topics are not as they were."""
-        names = {member_id: self._names_of(it) for member_id, it in self.members.items()}
+        names = self._subscriptions.names(self.members)
         wanted = {
             name: facts
             for name in sorted(set[str]().union(*names.values()))
@@ -440,29 +441,6 @@ class ConsumerGroup:
             if assignment != self.target.get(member_id):
                 self._write(Kind.TARGET_MEMBER, member_id, assignment)
         self._write(Kind.TARGET_METADATA, "", epoch)
-
-    def _names_of(self, metadata: MemberMetadata) -> frozenset[str]:
-        """What a member is subscribed to now; internal topics have to be named."""
-        names = frozenset(metadata.subscribed_topic_names)
-        pattern = self._pattern(metadata.subscribed_topic_regex)
-        if pattern is None:
-            return names
-        return names | {
-            facts.name
-            for facts in self._topics
-            if not facts.name.startswith("__") and pattern.matches(facts.name)
-        }
-
-    def _pattern(self, expression: str | None) -> TopicPattern | None:
-        if not expression:
-            return None
-        pattern = self._patterns.get(expression)
-        if pattern is None:
-            pattern = TopicPattern(expression)
-            used = {metadata.subscribed_topic_regex for metadata in self.members.values()}
-            self._patterns = {it: made for it, made in self._patterns.items() if it in used}
-            self._patterns[expression] = pattern
-        return pattern
 
 
 def _hash(topics: Iterable[TopicFacts]) -> int:

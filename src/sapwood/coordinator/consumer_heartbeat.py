@@ -15,6 +15,7 @@ from sapwood.wire.errors import ErrorCode, KafkaError
 
 UNCHANGED = -1
 MAX_NAME_BYTES = 1024
+MAX_OWNED = 100_000
 MAX_SUBSCRIPTION_CHARACTERS = 100_000
 """Of the topics' names together. Subscriptions and names are stored."""
 
@@ -72,6 +73,9 @@ class Heartbeat(NamedTuple):
 
 def checked_heartbeat(request: Struct, client_id: str, client_host: str) -> Heartbeat:
     """KafkaError if it makes no sense by itself, whatever the group is like."""
+    owned = request.topic_partitions or ()
+    too_many = sum(len(topic.partitions) for topic in owned) > MAX_OWNED
+    _refuse_if(too_many, f"A member has at most {MAX_OWNED} partitions")
     names = request.subscribed_topic_names
     regex = getattr(request, "subscribed_topic_regex", None)
     beat = Heartbeat(

@@ -2,7 +2,7 @@
 
 Python's `re` backtracks: one heartbeat with `(a|a)*b` would hold up the node for good. Here an
 expression becomes an automaton, and names, which have few different characters, walk along the
-sets of its states; each step is remembered, so that most names cost a look-up per character.
+sets of its states; each step is remembered, and so is the outcome for each name.
 """
 
 import string
@@ -65,8 +65,17 @@ class TopicPattern:
         first = self._built(_Parser(pattern).parsed(), self._accepting)
         self._first = self._closure({first}, _AT_START)
         self._steps: dict[tuple[frozenset[int], str], frozenset[int]] = {}
+        self._known: dict[str, bool] = {}
 
     def matches(self, name: str) -> bool:
+        known = self._known.get(name)
+        if known is None:
+            if len(self._known) >= MAX_REMEMBERED:
+                self._known.clear()
+            known = self._known[name] = self._match(name)
+        return known
+
+    def _match(self, name: str) -> bool:
         states = self._first
         for character in name:
             known = self._steps.get((states, character))
