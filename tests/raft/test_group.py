@@ -324,8 +324,27 @@ def test_a_leader_that_was_stopped_has_no_quorum_until_it_is_heard() -> None:
     assert not group.has_quorum(60.0)
     fetched(group, ONE, START, at=60.0)
     assert group.has_quorum(60.0)
+
+
+def test_a_leader_without_a_quorum_keeps_its_office_for_a_while_but_not_for_ever() -> None:
+    group, _ = leader_of_three()
+    fetched(group, ONE, START, at=60.0)
     group.tick(62.0)
+    assert group.leader == ZERO.node
+    assert not group.has_quorum(62.0)
+    asked = group.vote_asked(62.0, Vote(group.term, ONE, Position(9, 9), pre=True))
+    assert asked.granted, "nobody is kept from electing another one"
+    group.tick(66.0)
     assert isinstance(group.role, Unattached)
+
+
+def test_the_others_of_a_new_group_leave_its_first_leader_the_time_to_learn_of_it() -> None:
+    first, _ = group_of()
+    assert first.deadline == 0.0
+    second, _ = group_of(ONE)
+    assert second.deadline > second.timing.silence_s
+    seasoned, _ = group_of(ONE, state=HardState(1))
+    assert seasoned.deadline < seasoned.timing.silence_s
 
 
 def test_when_a_node_comes_back_as_another_one_the_old_one_is_forgotten() -> None:

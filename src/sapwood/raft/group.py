@@ -118,12 +118,14 @@ class Group:
 
     def has_quorum(self, now: float) -> bool:
         """Whether a majority, with this leader, was heard of lately."""
+        return self._has_quorum_since(now - self.timing.silence_s)
+
+    def _has_quorum_since(self, since: float) -> bool:
         role = self.role
         if not isinstance(role, Elected):
             return False
         voters = self.voters
         needed = majority(len(voters))
-        since = now - self.timing.silence_s
         if role.since > since:
             return True  # give them the time to find out
         return sum(it == self.me or role.hears(it, since) for it in voters) >= needed
@@ -133,7 +135,7 @@ class Group:
         role = self.role
         if not isinstance(role, Elected):
             return []
-        since = now - self.timing.silence_s
+        since = now - self.timing.resign_s
         held = self.high_watermark
         return [
             it.node
@@ -165,7 +167,7 @@ class Group:
     def tick(self, now: float) -> None:
         role = self.role
         if isinstance(role, Elected):
-            if not self.has_quorum(now):
+            if not self._has_quorum_since(now - self.timing.resign_s):
                 self._become(Unattached(now + self.timing.round_s + self._turn()))
             elif now >= role.successor_deadline:
                 role.successor, role.successor_deadline = None, NEVER
@@ -439,7 +441,12 @@ class Group:
             self._become(Unattached(now + self._patience()))
 
     def _turn(self) -> float:
-        return self.timing.turn_s(self.me.node, self.voters, self.last_leader)
+        turn_s = self.timing.turn_s(self.me.node, self.voters, self.last_leader)
+        if turn_s and not self.term:
+            # Nobody has ever stood. The first in the row may only be slower to learn of the group,
+            # as with a topic of thousands; to forestall it means to elect it all the same later.
+            turn_s += self.timing.silence_s
+        return turn_s
 
     def _patience(self) -> float:
         return self.timing.patience_s(self.me.node, self.term, self._tried) + self._turn()

@@ -21,6 +21,15 @@ class Timing:
     stagger_s: float = 0.1
     """Between one successor's attempt and the next one's."""
 
+    @property
+    def resign_s(self) -> float:
+        """After this long without a majority a leader gives up.
+
+        It serves nobody after a silence already. But on a machine that is too busy all leaders of a
+        node would go at once, and elections are what it needs least.
+        """
+        return 5 * self.silence_s
+
     def turn_s(self, me: int, voters: Voters, last_leader: int) -> float:
         """Successors stand one after the other, in the voters' order behind the last leader."""
         nodes = [it.node for it in voters]
