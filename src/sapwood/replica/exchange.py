@@ -7,7 +7,7 @@ other, one message for all votes of a moment. So groups that have nothing to say
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,15 +22,15 @@ from sapwood.raft import (
     Position,
     Timing,
     Vote,
-    VoteAnswer,
     Voter,
 )
-from sapwood.raft.roles import NEVER
+from sapwood.replica.asking import MOST_GROUPS, Asking
 from sapwood.replica.followers import FollowerSession
 from sapwood.replica.following import LeaderLink
 from sapwood.replica.leaders import Leadership, LeadersTable
 from sapwood.replica.partition import GroupKey, Partition
 from sapwood.replica.peers import PeerUnreachable
+from sapwood.replica.timers import Timers
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
@@ -44,7 +44,6 @@ SETTLED_S = 3.0
 MOST_HANDED_BACK = 64
 """In one sweep: a node that comes back isn't to be overrun."""
 RETRY_S = 0.25
-TICK_S = 0.02
 OPENING_S = 0.05
 """How long a vote waits for a replica that is not here yet."""
 
@@ -99,11 +98,9 @@ class Exchange:
         self._led: dict[GroupKey, Partition] = {}
         self._told: dict[GroupKey, tuple[int, ...]] = {}
         self._attention: dict[GroupKey, Partition] = {}
-        self._timed: dict[GroupKey, Partition] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self._opened = asyncio.Event()
-        self._asks: dict[int, list[tuple[Partition, Vote]]] = {}
+        self._asking = Asking(self._request_votes, flush, self._start)
+        self._timers = Timers(self._asking.is_waiting)
+        self._awaited: dict[GroupKey, asyncio.Event] = {}
         self._audiences: dict[int, _Audience] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -149,7 +146,7 @@ class Exchange:
             self._told.pop(key, None)
             for session in list(self._sessions.values()):
                 session.stepped_down(partition)
-        self._time(partition)
+        self._timers.set(partition)
 
     def progressed(self, partition: Partition, *, appended: bool) -> None:
         key = partition.key
@@ -160,10 +157,7 @@ class Exchange:
             self._links[leader].progressed(partition)
 
     def ask(self, partition: Partition, vote: Vote, nodes: tuple[int, ...]) -> None:
-        if not self._asks:
-            self._loop.call_soon(self._send_asks)
-        for node in nodes:
-            self._asks.setdefault(node, []).append((partition, vote))
+        self._asking.ask(partition, vote, nodes)
 
     def hand_over(self, partition: Partition, node: int, epoch: int) -> None:
         group = Struct(topic_id=partition.topic_id, partition=partition.index, epoch=epoch)
@@ -181,7 +175,7 @@ class Exchange:
         followed = self._followed.pop(key, None)
         if followed is not None:
             self._links[followed].unfollow(partition)
-        self._timed.pop(key, None)
+        self._timers.drop(partition)
         self._attention.pop(key, None)
         if self._led.pop(key, None) is not None:
             for session in list(self._sessions.values()):
@@ -237,11 +231,15 @@ class Exchange:
 
     async def _await_groups(self, keys: list[GroupKey]) -> None:
         """A new topic's first leader may stand before everybody has heard of the topic."""
-        with contextlib.suppress(TimeoutError):
+        missing = [key for key in keys if self._look_up(key) is None]
+        events = [self._awaited.setdefault(key, asyncio.Event()) for key in missing]
+        try:
             async with asyncio.timeout(OPENING_S):
-                while any(self._look_up(key) is None for key in keys):
-                    self._opened.clear()
-                    await self._opened.wait()
+                for event in events:
+                    await event.wait()
+        except TimeoutError:
+            for key in missing:
+                self._awaited.pop(key, None)
 
     def announced(self, node: int, message: Struct) -> Struct:
         self._observe(message.hlc)
@@ -292,8 +290,9 @@ class Exchange:
         if known is not None and known.leader != self._me:
             now = self._loop.time()
             partition.tell(Group.announced, now, known.leader, known.epoch)
-        self._time(partition)
-        self._opened.set()
+        self._timers.set(partition)
+        if (awaited := self._awaited.pop(partition.key, None)) is not None:
+            awaited.set()
 
     async def resign(self, within_s: float) -> None:
         """Hand all groups to others, before this node goes."""
@@ -315,44 +314,13 @@ class Exchange:
             link.close()
         for session in list(self._sessions.values()):
             session.lose()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timers.close()
         tasks = [*self._tasks, *(it.task for it in self._audiences.values() if it.task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # -- timers ------------------------------------------------------------------------------
-
-    def _time(self, partition: Partition) -> None:
-        if partition.group.deadline == NEVER:
-            self._timed.pop(partition.key, None)
-            return
-        self._timed[partition.key] = partition
-        self._set_timer(partition.group.deadline)
-
-    def _set_timer(self, at: float) -> None:
-        if self._is_closed:
-            return
-        if self._timer is not None:
-            if self._timer_at <= at:
-                return
-            self._timer.cancel()
-        self._timer, self._timer_at = self._loop.call_at(at, self._tick), at
-
-    def _tick(self) -> None:
-        self._timer = None
-        now = self._loop.time()
-        for partition in list(self._timed.values()):
-            if partition.group.deadline <= now:
-                partition.tell(Group.tick, now)
-                if partition.group.deadline == NEVER or partition.offline_reason is not None:
-                    self._timed.pop(partition.key, None)
-        if self._timed:
-            # Not for each by itself: what is due about now goes into one message and one sync.
-            self._set_timer(
-                max(now + TICK_S, min(it.group.deadline for it in self._timed.values()))
-            )
+    # -- what is due by itself ---------------------------------------------------------------
 
     async def _attend(self) -> None:
         while True:
@@ -366,7 +334,9 @@ class Exchange:
                     for member in list(session.members.values()):
                         member.partition.tell(Group.tick, now)
                         self._tell_in_sync(member.partition, now)
-            for key, partition in list(self._attention.items()):
+            for number, (key, partition) in enumerate(list(self._attention.items())):
+                if number % MOST_GROUPS == MOST_GROUPS - 1:
+                    await asyncio.sleep(0)
                 if not self._step_voters(partition, now):
                     self._attention.pop(key, None)
 
@@ -376,7 +346,7 @@ class Exchange:
             now = self._loop.time()
             handed_back = 0
             for number, partition in enumerate(list(self._led.values())):
-                if number % 100 == 99:
+                if number % MOST_GROUPS == MOST_GROUPS - 1:
                     await asyncio.sleep(0)
                 partition.tell(Group.tick, now)
                 self._tell_in_sync(partition, now)
@@ -419,7 +389,7 @@ class Exchange:
     def _give_up(self, partition: Partition, node: int) -> bool:
         now = self._loop.time()
         given = bool(partition.tell(Group.hand_over, node, now))
-        self._time(partition)
+        self._timers.set(partition)
         return given
 
     # -- announcements -----------------------------------------------------------------------
@@ -454,24 +424,29 @@ class Exchange:
         try:
             while audience.full or audience.pending:
                 await asyncio.sleep(0)  # what changes in the same turn goes along
+                if audience.full:
+                    audience.pending = dict.fromkeys(self._led)
+                keys = list(itertools.islice(audience.pending, MOST_GROUPS))
+                for key in keys:
+                    del audience.pending[key]
                 full, wants = audience.full, audience.wants
-                keys = self._led if full else audience.pending
-                led = [self._led[key] for key in keys if key in self._led]
-                audience.pending, audience.full, audience.wants = {}, False, False
+                audience.full = audience.wants = False
                 message = Struct(
                     hlc=self._hybrid_now(),
                     node_id=self._me,
-                    full=full,
+                    full=full and not audience.pending,
                     wants=wants,
-                    leaders=[self._announcement(it) for it in led],
+                    leaders=[self._announcement(self._led[it]) for it in keys if it in self._led],
                 )
                 try:
                     answer = await self._peers.request(
-                        node, Api.ANNOUNCE, message, timeout_s=self._timing.silence_s
+                        node, Api.ANNOUNCE, message, timeout_s=self._patience_s(node)
                     )
                     self._observe(answer.hlc)
                 except PeerUnreachable:
-                    audience.full = audience.wants = True
+                    # It may have heard all the same. If it began anew it wants to know everything.
+                    audience.pending = {**dict.fromkeys(keys), **audience.pending}
+                    audience.wants |= wants
                     await asyncio.sleep(RETRY_S)
         finally:
             audience.task = None
@@ -504,57 +479,26 @@ class Exchange:
             )
         return link
 
+    def _patience_s(self, node: int) -> float:
+        link = self._links.get(node)
+        return self._timing.silence_s if link is None else link.patience_s
+
     def _session_lost(self, session: FollowerSession) -> None:
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
             self._session_since.pop(session.node, None)
 
-    def _send_asks(self) -> None:
-        asks, self._asks = self._asks, {}
-
-        def saved(done: asyncio.Future[None]) -> None:
-            if done.cancelled() or done.exception() is not None or self._is_closed:
-                return  # nobody may hear of a vote that isn't durable
-            for node, wanted in asks.items():
-                self._start(self._ask(node, wanted))
-
-        self._flush().add_done_callback(saved)
-
-    async def _ask(self, node: int, wanted: list[tuple[Partition, Vote]]) -> None:
-        message = Struct(
-            hlc=self._hybrid_now(),
-            node_id=self._me,
-            groups=[
-                Struct(
-                    topic_id=partition.topic_id,
-                    partition=partition.index,
-                    term=vote.term,
-                    pre_vote=vote.pre,
-                    incarnation=vote.candidate.incarnation,
-                    last_epoch=vote.position.epoch,
-                    end_offset=vote.position.offset,
-                )
-                for partition, vote in wanted
-            ],
-        )
+    async def _request_votes(self, node: int, groups: list[Struct]) -> list[Struct]:
+        message = Struct(hlc=self._hybrid_now(), node_id=self._me, groups=groups)
         try:
             answer = await self._peers.request(
-                node, Api.REPLICA_VOTE, message, timeout_s=self._timing.silence_s
+                node, Api.REPLICA_VOTE, message, timeout_s=self._patience_s(node)
             )
         except PeerUnreachable:
-            return
+            return []
         self._observe(answer.hlc)
-        now = self._loop.time()
-        asked = {partition.key: (partition, vote) for partition, vote in wanted}
-        for it in answer.groups:
-            found = asked.get((it.topic_id, it.partition))
-            if found is None:
-                continue
-            partition, vote = found
-            reply = VoteAnswer(
-                it.term, Voter(node, it.incarnation), it.granted, vote.pre, it.leader
-            )
-            partition.tell(Group.vote_answered, now, reply)
+        answered: list[Struct] = answer.groups
+        return answered
 
     async def _tell(self, node: int, api: Api, message: Struct) -> None:
         try:

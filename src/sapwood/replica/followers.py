@@ -26,6 +26,7 @@ from sapwood.raft import (
     Verdict,
     Voter,
 )
+from sapwood.replica.asking import MOST_GROUPS
 from sapwood.replica.partition import GroupKey, Partition
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
@@ -277,7 +278,7 @@ class FollowerSession:
         groups, self._refusals = self._refusals, []
         budget = self._max_bytes
         for key in list(self._dirty):
-            if budget <= 0:
+            if budget <= 0 or len(groups) >= MOST_GROUPS:
                 break
             del self._dirty[key]
             member = self.members.get(key)

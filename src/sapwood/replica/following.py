@@ -8,12 +8,15 @@ following of all groups at once.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
 from sapwood.raft import Follower, Group, Position
+from sapwood.replica.asking import MOST_GROUPS
 from sapwood.replica.partition import GroupKey, Partition
+from sapwood.replica.patience import Patience
 from sapwood.replica.peers import PeerUnreachable
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
@@ -53,7 +56,7 @@ class LeaderLink:
         self._new_session_id = new_session_id
         self._hybrid_now = hybrid_now
         self._observe = observe
-        self._silence_s = silence_s
+        self._patience = Patience(silence_s)
         self._heartbeat_s = heartbeat_s
         self._apply = apply
         self._loop = asyncio.get_running_loop()
@@ -76,6 +79,11 @@ class LeaderLink:
     def silent_for_s(self) -> float:
         """Since its last answer, as long as anything is followed there."""
         return self._loop.time() - self._heard_at if self.groups else 0.0
+
+    @property
+    def patience_s(self) -> float:
+        """How long its node may be silent."""
+        return self._patience.limit_s(self._loop.time())
 
     def follow(self, partition: Partition) -> None:
         key = partition.key
@@ -144,33 +152,36 @@ class LeaderLink:
                 return
         elif len(self._under_way) >= room:
             return
-        groups = [
-            self._entry(self.groups[key])
-            for key in self._changed
-            if key in self.groups and key not in self._busy
-        ]
+        listed = list(itertools.islice(self._listable(), MOST_GROUPS))
         message = Struct(
             hlc=self._hybrid_now(),
             node_id=self._me,
             session_id=self._session_id,
             sequence=self._sequence,
             seen=self._seen,
-            groups=groups,
+            groups=[self._entry(self.groups[key]) for key in listed],
             forgotten=[Struct(topic_id=it[0], partition=it[1]) for it in self._forgotten],
             max_bytes=MAX_BYTES,
             max_wait_ms=int(self._heartbeat_s * 1000),
         )
-        self._changed = {key: None for key in self._changed if key in self._busy}
+        for key in listed:
+            del self._changed[key]
         self._forgotten.clear()
         task = self._loop.create_task(self._ask(message))
         self._sequence += 1
         self._under_way.add(task)
+        if any(self._listable()):
+            self._wake()
+
+    def _listable(self) -> Iterator[GroupKey]:
+        """Those whose news can be told now."""
+        return (key for key in self._changed if key in self.groups and key not in self._busy)
 
     async def _ask(self, message: Struct) -> None:
         task = asyncio.current_task()
         try:
             answer = await self._request(
-                self.node, Api.REPLICA_FETCH, message, timeout_s=self._silence_s, data=True
+                self.node, Api.REPLICA_FETCH, message, timeout_s=self.patience_s, data=True
             )
         except asyncio.CancelledError:
             raise
@@ -188,6 +199,7 @@ class LeaderLink:
             return
         self._observe(answer.hlc)
         self._heard_at = self._loop.time()
+        self._patience.heard(self._heard_at)
         self._seen = max(self._seen, message.sequence)
         for it in answer.groups:
             partition = self.groups.get((it.topic_id, it.partition))
@@ -247,7 +259,7 @@ class LeaderLink:
         if not self.groups:
             self._is_suspect = False
             return
-        left_s = self._heard_at + self._silence_s - self._loop.time()
+        left_s = self._heard_at + self.patience_s - self._loop.time()
         if left_s <= 0 and self._is_suspect:
             self._lose()
             return
