@@ -21,6 +21,8 @@ BROKER_ENDPOINTS = 1
 FIRST_VERSION_BY_ID = 12
 """Of Metadata. Two versions before it have an id in the request and can't answer by it."""
 MAX_PARTITIONS_PER_PAGE = 2000
+PARTITIONS_AT_ONCE = 500
+"""Between two turns for others."""
 ELECTION_LOOK_S = 0.01
 NEWS_S = 0.005
 """The end of a process is heard of by its clients and by other nodes not much further apart."""
@@ -32,14 +34,14 @@ CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12
 async def metadata(state: BrokerState, request: Request, message: Struct) -> Struct:
     wanted = message.topics
     if wanted is None or (not wanted and request.header.api_version == 0):
-        topics = [_topic_metadata(state, topic) for topic in _sorted_topics(state)]
+        topics = [await _topic_metadata(state, topic) for topic in _sorted_topics(state)]
     else:
         may_create = getattr(message, "allow_auto_topic_creation", True)
         if may_create and state.config.auto_create_topics:
             names = [topic.name for topic in wanted if getattr(topic, "name", None)]
             await create_missing(state, names)
         await _elections(state, wanted)
-        topics = [_metadata_of(state, topic) for topic in wanted]
+        topics = [await _metadata_of(state, topic) for topic in wanted]
         if request.header.api_version < FIRST_VERSION_BY_ID:
             for topic in topics:
                 topic.name = topic.name or ""
@@ -70,11 +72,14 @@ async def _elections(state: BrokerState, wanted: list[Struct]) -> None:
     if any(is_led_elsewhere(state, *place) for place in places):
         await asyncio.sleep(NEWS_S)
     deadline = loop.time() + ELECTION_S
-    # Only the undecided are looked at again: a client may ask about thousands at once.
+    # Only the undecided are looked at again, and not all the time if that takes long: a client may
+    # ask about thousands at once.
+    began = loop.time()
     while places := [place for place in places if is_between_leaders(state, *place)]:
         if loop.time() >= deadline:
             return
-        await asyncio.sleep(ELECTION_LOOK_S)
+        await asyncio.sleep(max(ELECTION_LOOK_S, 10 * (loop.time() - began)))
+        began = loop.time()
 
 
 def _authorize(topics: list[Struct]) -> None:
@@ -83,10 +88,10 @@ def _authorize(topics: list[Struct]) -> None:
             topic.topic_authorized_operations = TOPIC_OPERATIONS
 
 
-def _metadata_of(state: BrokerState, wanted: Struct) -> Struct:
+async def _metadata_of(state: BrokerState, wanted: Struct) -> Struct:
     topic, name = _find(state, wanted)
     if topic is not None:
-        return _topic_metadata(state, topic)
+        return await _topic_metadata(state, topic)
     code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else _why_missing(name)
     topic_id = getattr(wanted, "topic_id", NO_TOPIC_ID)
     return Struct(error_code=int(code), name=name, topic_id=topic_id, partitions=[])
@@ -108,15 +113,18 @@ def _why_missing(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _topic_metadata(state: BrokerState, topic: Topic) -> Struct:
+async def _topic_metadata(state: BrokerState, topic: Topic) -> Struct:
+    partitions = []
+    for index in range(len(topic.partitions)):
+        if index % PARTITIONS_AT_ONCE == PARTITIONS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        partitions.append(_partition_metadata(state, topic, index))
     return Struct(
         error_code=0,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name.startswith("__"),
-        partitions=[
-            _partition_metadata(state, topic, index) for index in range(len(topic.partitions))
-        ],
+        partitions=partitions,
     )
 
 
@@ -181,7 +189,9 @@ def describe_cluster(state: BrokerState, request: Request, message: Struct) -> S
     return answer
 
 
-def describe_topic_partitions(state: BrokerState, request: Request, message: Struct) -> Struct:
+async def describe_topic_partitions(
+    state: BrokerState, request: Request, message: Struct
+) -> Struct:
     """Topics in the order of their names, cut into pages by number of partitions."""
     names = sorted({topic.name for topic in message.topics} or state.image.topics)
     first_topic, first_partition = "", 0
@@ -197,7 +207,7 @@ def describe_topic_partitions(state: BrokerState, request: Request, message: Str
         if room <= 0:
             next_cursor = Struct(topic_name=name, partition_index=0)
             break
-        found = _metadata_of(state, Struct(name=name))
+        found = await _metadata_of(state, Struct(name=name))
         start = first_partition if name == first_topic else 0
         rest = found.partitions[start:]
         found.partitions = rest[:room]

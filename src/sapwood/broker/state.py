@@ -122,6 +122,8 @@ class BrokerState:
         # In the order of the target, so that the preferred leader comes first.
         nodes = [voter.node for voter in known.voters]
         target = topic.partitions[index]
+        if nodes == target:
+            return target
         return [it for it in target if it in nodes] + [it for it in nodes if it not in target]
 
     def each_partition(self) -> Iterator[tuple[Topic, int]]:
