@@ -18,7 +18,7 @@ SEEDS ?=
 TIER ?= 2
 SECONDS ?= 120
 
-.PHONY: help run test lint bench compat kill9 once big chaos sim lock system clean
+.PHONY: help run test lint bench compat kill9 once churn big chaos sim lock system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ kill9: $(INSTALLED) ## kill -9 under load, KILLS times (300)
 
 once: $(INSTALLED) ## read, process and write in transactions while workers and nodes are killed, SECONDS seconds (120)
 	$(BIN)/python -m tests.faults.exactly_once --seconds $(SECONDS)
+
+churn: $(INSTALLED) ## members of groups and nodes come and go for SECONDS seconds (120)
+	$(BIN)/python -m tests.faults.churn --seconds $(SECONDS)
 
 big: $(INSTALLED) ## write GIB GiB (5), show memory and the time of a restart after kill -9
 	$(BIN)/python -m tests.faults.big --gib $(GIB)

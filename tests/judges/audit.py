@@ -2,9 +2,13 @@
 
 import struct
 from collections import defaultdict
+from collections.abc import Iterable
 
 from confluent_kafka import Consumer, TopicPartition
 
+from sapwood.coordinator.assignors import Assignment
+from sapwood.coordinator.consumer_member import Current
+from sapwood.coordinator.consumer_records import ConsumerRecord, Kind, decode
 from sapwood.coordinator.group_records import (
     GROUP_KEY,
     OFFSET_KEY,
@@ -19,7 +23,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TIMEOUT_S = 20
 
 
-def read_all(bootstrap: str, topic: str) -> list[tuple[bytes, bytes | None]]:
+def read_all(bootstrap: str, topic: str = OFFSETS_TOPIC) -> list[tuple[bytes, bytes | None]]:
     """Every record that there is, partition by partition."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "-", "enable.auto.commit": False}
@@ -48,19 +52,33 @@ def is_read(consumer: Consumer, topic: str, index: int, end: int) -> bool:
 
 
 class Audit:
-    def __init__(self, bootstrap: str, group: str) -> None:
+    def __init__(self, records: Iterable[tuple[bytes, bytes | None]], group: str) -> None:
         self.commits: dict[int, list[int]] = defaultdict(list)
         """By partition, in the order in which they were committed."""
         self.generations: list[tuple[int, dict[int, list[str]]]] = []
         """Each that was assigned: its number, and the owners of every partition."""
-        for key, value in read_all(bootstrap, OFFSETS_TOPIC):
-            if value is None:
+        self.double_owners: list[str] = []
+        """In the newer protocol: who was given what another member still had."""
+        held: dict[str, Assignment] = {}
+        for key, value in records:
+            if version_of(key) == Kind.CURRENT_ASSIGNMENT:
+                self._moved(held, decode(key, value), group)
+            elif value is None:
                 continue
-            if version_of(key) == OFFSET_KEY and offset_key.decode(key).group == group:
+            elif version_of(key) == OFFSET_KEY and offset_key.decode(key).group == group:
                 where = offset_key.decode(key).partition
                 self.commits[where].append(offset_value.decode(value).offset)
             elif version_of(key) == GROUP_KEY and group_key.decode(key).group == group:
                 self._generation(value)
+
+    def _moved(self, held: dict[str, Assignment], record: ConsumerRecord, group: str) -> None:
+        if record.group_id != group:
+            return
+        current = record.value
+        held[record.member_id] = current.held if isinstance(current, Current) else frozenset()
+        for member_id, others in held.items():
+            if member_id != record.member_id and others & held[record.member_id]:
+                self.double_owners.append(record.member_id)
 
     def _generation(self, value: bytes) -> None:
         stored = group_value.decode(value)

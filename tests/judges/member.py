@@ -31,13 +31,13 @@ def stop(*_: object) -> None:
 def confluent(bootstrap: str, group: str, topic: str, **settings: str) -> None:
     from confluent_kafka import Consumer, KafkaException
 
-    own = {name.replace("_", "."): value for name, value in settings.items()}
+    own: dict[str, Any] = {name.replace("_", "."): value for name, value in settings.items()}
+    if own.get("group.protocol") != "consumer":  # there the coordinator decides on these
+        own |= {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 500}
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": group,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": 500,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "topic.metadata.refresh.interval.ms": 1000,

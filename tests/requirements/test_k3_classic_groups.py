@@ -5,7 +5,7 @@ import pytest
 import sapwood
 from sapwood.coordinator.sharding import shard_of
 from tests.helpers import eventually
-from tests.judges.audit import OFFSETS_TOPIC, Audit
+from tests.judges.audit import OFFSETS_TOPIC, Audit, read_all
 from tests.judges.confluent import Confluent
 from tests.judges.judge import Message
 from tests.judges.member import KINDS
@@ -47,7 +47,7 @@ def test_k3_a_group_goes_on_when_its_coordinators_node_and_a_member_are_killed(k
             eventually(lambda: set(group.processed) == places, 60)
             eventually(lambda: group.share(PARTITIONS), 60)
 
-        audit = Audit(cluster.bootstrap, "k3")
+        audit = Audit(read_all(cluster.bootstrap), "k3")
         assert {it: offsets[-1] for it, offsets in audit.commits.items()} == dict.fromkeys(
             range(PARTITIONS), sent
         )

@@ -1,0 +1,204 @@
+"""Groups under churn: `python -m tests.faults.churn --members 10 --seconds 120`.
+
+Consumers of every kind join, leave and are killed, and nodes are killed, while a producer runs. In
+the end every group must have processed every record, no partition may have had two owners in a
+generation, and no committed position may have gone back.
+"""
+
+import argparse
+import contextlib
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+import sapwood
+from tests.helpers import eventually
+from tests.judges.audit import Audit, read_all
+from tests.judges.confluent import Confluent
+from tests.judges.membership import Members
+
+TOPIC = "churn"
+PARTITIONS = 12
+NODES = 3
+PAUSE_S = 0.01
+TURN_S = 0.5
+NODE_KILL_EVERY_S = 10.0
+PATIENCE_S = 120
+
+GROUPS: dict[str, tuple[str, dict[str, str]]] = {
+    "confluent-classic": ("confluent-kafka", {}),
+    "confluent-newer": ("confluent-kafka", {"group_protocol": "consumer"}),
+    "aiokafka": ("aiokafka", {}),
+    "kafka-python": ("kafka-python", {}),
+}
+
+
+@dataclass
+class Outcome:
+    records: int = 0
+    member_kills: int = 0
+    member_leaves: int = 0
+    node_kills: int = 0
+    unprocessed: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.faults and not any(self.unprocessed.values())
+
+    def __str__(self) -> str:
+        verdict = "; ".join(self.faults) or "one owner each, positions only grew"
+        return (
+            f"{self.records} records, {self.member_kills} members killed, {self.member_leaves} "
+            f"left, {self.node_kills} nodes killed; not processed: {self.unprocessed}; {verdict}"
+        )
+
+
+class Writing:
+    """A producer that goes on until it is told to stop, and knows what was stored where."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.places: set[tuple[int, int]] = set()
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        )
+        self._asked = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._asked.wait(PAUSE_S):
+            self._producer.produce(
+                TOPIC, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._stored
+            )
+            self._producer.poll(0)
+            number += 1
+
+    def _stored(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.places.add((message.partition(), message.offset()))
+
+    def finish(self) -> set[tuple[int, int]]:
+        self._asked.set()
+        self._thread.join()
+        self._producer.flush(PATIENCE_S)
+        return self.places
+
+
+def turn(group: Members, most: int, chance: random.Random, outcome: Outcome) -> None:
+    """One member of a group comes or goes."""
+    count = len(group.alive)
+    if count < 2 or (count < most and chance.random() < 0.55):
+        group.start(1, **GROUPS[group.where[1]][1])
+        return
+    member = chance.choice(group.alive)
+    if chance.random() < 0.5:
+        outcome.member_kills += 1
+        group.kill(member)
+        return
+    outcome.member_leaves += 1
+    # One that doesn't come to its end, for which there is no coordinator to talk to, is killed.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        group.leave(member)
+
+
+def run(
+    directory: Path, members: int, seconds: float, seed: int, say: Callable[[str], None] = print
+) -> Outcome:
+    chance = random.Random(seed)
+    outcome = Outcome()
+    with sapwood.Cluster(nodes=NODES, data_dir=directory / "cluster") as cluster:
+        Confluent(cluster.bootstrap).create_topic(TOPIC, partitions=PARTITIONS, replicas=NODES)
+        writing = Writing(cluster.bootstrap)
+        groups = [
+            Members(kind, cluster.bootstrap, name, TOPIC) for name, (kind, _) in GROUPS.items()
+        ]
+        try:
+            churn(cluster, groups, members, seconds, chance, outcome, say)
+            places = writing.finish()
+            outcome.records = len(places)
+            for group in groups:
+                if not group.alive:
+                    group.start(1, **GROUPS[group.where[1]][1])
+            for group in groups:
+                with contextlib.suppress(AssertionError):
+                    eventually(lambda it=group: places <= set(it.processed), PATIENCE_S, 0.5)  # type: ignore[misc]
+                outcome.unprocessed[group.where[1]] = len(places - set(group.processed))
+        finally:
+            for group in groups:
+                for member in list(group.alive):
+                    group.kill(member)
+        stored = read_all(cluster.bootstrap)
+        for name in GROUPS:
+            audit = Audit(stored, name)
+            if not audit.has_one_owner_each:
+                outcome.faults.append(f"{name}: two owners of a partition")
+            if not audit.commits_only_grow:
+                outcome.faults.append(f"{name}: a committed position went back")
+            if not audit.generations_only_grow:
+                outcome.faults.append(f"{name}: a generation came twice")
+    return outcome
+
+
+def churn(
+    cluster: sapwood.Cluster,
+    groups: list[Members],
+    members: int,
+    seconds: float,
+    chance: random.Random,
+    outcome: Outcome,
+    say: Callable[[str], None],
+) -> None:
+    end = time.monotonic() + seconds
+    next_kill = time.monotonic() + NODE_KILL_EVERY_S
+    dead: int | None = None
+    while time.monotonic() < end:
+        turn_ends = time.monotonic() + TURN_S
+        turn(chance.choice(groups), members, chance, outcome)
+        if time.monotonic() > next_kill:
+            next_kill = time.monotonic() + NODE_KILL_EVERY_S / 2
+            if dead is None:
+                dead = cluster.leader(TOPIC, chance.randrange(PARTITIONS))
+                cluster.kill(dead)
+                outcome.node_kills += 1
+            else:
+                cluster.restart(dead)
+                dead = None
+            alive = {group.where[1]: len(group.alive) for group in groups}
+            say(f"{outcome.node_kills} nodes killed; members: {alive}")
+        eventually(lambda: time.monotonic() > turn_ends, TURN_S * 4)  # noqa: B023
+    if dead is not None:
+        cluster.restart(dead)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Groups whose members and nodes come and go.")
+    parser.add_argument("--members", type=int, default=10, help="of each kind, at most")
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="sapwood-churn-") as directory:
+        outcome = run(
+            Path(directory),
+            options.members,
+            options.seconds,
+            options.seed,
+            lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    print(outcome)
+    return 0 if outcome.is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
