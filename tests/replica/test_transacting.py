@@ -170,8 +170,8 @@ async def test_what_was_verified_before_a_marker_came_counts_no_more(tmp_path: P
 @on_a_loop
 async def test_a_coordinators_own_batches_have_no_sequence(tmp_path: Path) -> None:
     partition = await opened(OsDisk(), tmp_path, flush="os")
-    for epoch in (0, 0, 2):
-        data = batch(b"position", producer=(7, epoch, -1))
+    for _ in range(3):
+        data = batch(b"position", producer=(7, 2, -1))
         partition.append(data, read_header(data), NOW_MS, -1, None)
     assert partition.last_stable_offset == 0
     data = batch(b"position", producer=(7, 1, -1))
@@ -181,3 +181,17 @@ async def test_a_coordinators_own_batches_have_no_sequence(tmp_path: Path) -> No
     )
     end(partition, 7, 2)
     assert stable(partition) == [b"position"] * 3
+
+
+@on_a_loop
+async def test_a_newer_epoch_does_not_go_on_with_an_older_ones_transaction(tmp_path: Path) -> None:
+    partition = await opened(OsDisk(), tmp_path, flush="os")
+    write(partition, b"aborted", producer=(7, 0, 0))
+    newer = ErrorCode.INVALID_TXN_STATE
+    assert refusal(lambda: write(partition, b"a", producer=(7, 1, 0))) == newer
+    plain = batch(b"a", producer=(7, 1, 0), transactional=False)
+    assert refusal(lambda: partition.produce(plain, NOW_MS, None)) == newer
+    end(partition, 7, 1, committed=False)
+    assert write(partition, b"a", producer=(7, 1, 0)) == 2
+    end(partition, 7, 1)
+    assert [it.first_offset for it in partition.log.transactions.aborted(0, 4)] == [0]

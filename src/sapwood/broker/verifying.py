@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from sapwood.replica import Guard, Partition
+from sapwood.replica import Guard, Partition, is_in_progress
 from sapwood.wire.batch import BatchHeader
 from sapwood.wire.errors import ErrorCode, KafkaError
 
@@ -101,7 +101,7 @@ class Verifying:
     ) -> None:
         """For a coordinator that is to append to its own log as part of a transaction, which it may
         do in the turn of the loop in which this returns; KafkaError if there is none."""
-        if partition.log.transactions.first_offset(producer_id) is not None:
+        if is_in_progress(partition.log, producer_id, producer_epoch):
             return
         guard = partition.guard_of(producer_id)
         place = partition.topic, partition.index

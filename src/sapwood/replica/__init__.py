@@ -26,7 +26,7 @@ from sapwood.replica.replicas import (
     Replicas,
     Settings,
 )
-from sapwood.replica.transacting import Guard
+from sapwood.replica.transacting import Guard, is_in_progress
 
 __all__ = [
     "UPKEEP_INTERVAL_S",
@@ -49,5 +49,6 @@ __all__ = [
     "Settings",
     "Timing",
     "Voter",
+    "is_in_progress",
     "replace_file",
 ]

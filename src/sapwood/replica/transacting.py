@@ -28,18 +28,37 @@ def guard_of(log: Log, leader_epoch: int, producer_id: int) -> Guard:
     return Guard(leader_epoch, -1 if producer is None else producer.marker_offset)
 
 
+def is_in_progress(log: Log, producer_id: int, producer_epoch: int) -> bool:
+    """Whether there is a transaction here that a batch of that epoch goes on with.
+
+    KafkaError if there is one of another epoch, which has to be ended first: if what comes went on
+    with it, both would end as one, and what is to be aborted might be committed.
+    """
+    known = log.producers.find(producer_id)
+    if known is None or log.transactions.first_offset(producer_id) is None:
+        return False
+    if producer_epoch != known.epoch:
+        is_late = producer_epoch < known.epoch
+        raise KafkaError(
+            ErrorCode.INVALID_PRODUCER_EPOCH if is_late else ErrorCode.INVALID_TXN_STATE,
+            f"Producer {producer_id} has a transaction in epoch {known.epoch} here that was not "
+            f"ended, and sends something in {producer_epoch}",
+        )
+    return True
+
+
 def check_transaction(
     log: Log, header: BatchHeader, leader_epoch: int, verified: Guard | None
 ) -> None:
     """Whether a producer's batch is in a transaction if, and only if, it should be."""
     producer_id = header.producer_id
-    is_open = log.transactions.first_offset(producer_id) is not None
-    if is_open and not header.is_transactional:
+    in_progress = is_in_progress(log, producer_id, header.producer_epoch)
+    if in_progress and not header.is_transactional:
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
             f"Producer {producer_id} has a transaction in progress, and sends a batch outside it",
         )
-    if is_open or not header.is_transactional or header.base_sequence < 0:
+    if in_progress or not header.is_transactional or header.base_sequence < 0:
         return  # without a sequence it is a coordinator's own
     if verified != guard_of(log, leader_epoch, producer_id):
         raise KafkaError(
