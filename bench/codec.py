@@ -63,11 +63,12 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--codecs", default="none,lz4,zstd", help="gzip and snappy, too")
     options = parser.parse_args()
     batch = table(options.records, options.value_bytes)
     print(f"million records/s of CPU time, {options.value_bytes}-byte values, 12-byte keys")
     print(f"{'codec':8}{'encode':>10}{'decode':>10}")
-    for codec in Compression:
+    for codec in [Compression[name.upper()] for name in options.codecs.split(",")]:
         encoded = encode(batch, codec)
         chunks = chunks_of(encoded)
 

@@ -25,7 +25,8 @@ from sapwood.client.packed import PackedBatch
 from sapwood.spark.decoding import SCHEMA, SCHEMA_WITH_HEADERS
 from sapwood.spark.encoding import Rows, UnsuitableColumns, partitions_of_keys
 from sapwood.spark.kernels import Ints
-from sapwood.spark.reading import DataLost, Range, read_range
+from sapwood.spark.ranges import DataLost, Range
+from sapwood.spark.reading import read_range
 
 __all__ = ["BulkClient", "DataLost", "UnsuitableColumns", "fetch_arrow", "produce_arrow"]
 

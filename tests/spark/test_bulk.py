@@ -15,7 +15,8 @@ from sapwood.client.admin import NewTopic
 from sapwood.client.config import READ_UNCOMMITTED
 from sapwood.client.partitioner import partition_of_key
 from sapwood.spark.decoding import HEADERS_TYPE
-from sapwood.spark.reading import Range, read_range
+from sapwood.spark.ranges import Range
+from sapwood.spark.reading import read_range
 from tests.helpers import unique
 from tests.judges.confluent import Confluent
 from tests.judges.judge import Message

@@ -14,7 +14,7 @@ from sapwood.client import KafkaError
 from sapwood.client.admin import NewTopic
 from sapwood.spark.options import Options, WrongOption, read_options
 from sapwood.spark.planning import MissingTopic, admit, split
-from sapwood.spark.reading import DataLost, Range
+from sapwood.spark.ranges import DataLost, Range
 from sapwood.spark.source import SapwoodSource, StreamReader
 from tests.helpers import eventually, unique
 

@@ -13,6 +13,9 @@ from sapwood.pytest_plugin import SharedCluster
 from sapwood.spark.decoding import HEADERS_TYPE
 from tests.helpers import eventually
 
+# Spark starts a JVM and a Python for every step: on a busy machine that takes its time.
+pytestmark = pytest.mark.timeout(600)
+
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
 NUMBER = "cast(cast(value as string) as bigint)"
 # Each number from 0 on is there once if and only if these three agree.

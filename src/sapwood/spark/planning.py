@@ -11,7 +11,7 @@ from sapwood.client import KafkaClient
 from sapwood.client.cluster import Topic, TopicPartition
 from sapwood.client.offsets import LATEST
 from sapwood.spark.options import Bound, Options, WrongOption
-from sapwood.spark.reading import Range
+from sapwood.spark.ranges import Range
 
 Offsets = dict[TopicPartition, int]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -12,6 +10,7 @@ from sapwood.client import ErrorCode, KafkaClient, KafkaError
 from sapwood.client.cluster import TopicPartition
 from sapwood.client.offsets import EARLIEST, LATEST
 from sapwood.spark.decoding import record_batches
+from sapwood.spark.ranges import Range, report_loss
 
 # A cluster that lost a node has new leaders within seconds; one that lost a majority may not.
 PATIENCE_S = 60.0
@@ -19,17 +18,6 @@ PATIENCE_S = 60.0
 _DOUBT_S = 5.0
 
 _GONE = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-
-class DataLost(Exception):
-    """Records that were asked for aren't in the log any more; says which."""
-
-
-class Range(NamedTuple):
-    topic: str
-    partition: int
-    start: int
-    stop: int
 
 
 def read_range(
@@ -76,20 +64,6 @@ def read_range(
             stop = end
         elif silence_s >= patience_s:
             raise error
-
-
-def report_loss(topic: str, partition: int, first: int, end: int | None, may_lose: bool) -> None:
-    """Raise DataLost, or only tell the log; `end` is None if nobody knows how much there was."""
-    what = (
-        f"offsets {first} to {end - 1} are" if end is not None else f"all from offset {first} on is"
-    )
-    message = (
-        f"topic {topic}, partition {partition}: {what} no longer there: retention has removed it, "
-        "or the topic was deleted or made anew"
-    )
-    if not may_lose:
-        raise DataLost(f"{message}; to go on without, set failOnDataLoss to false")
-    logging.getLogger("sapwood.spark").warning(message)
 
 
 def _bounds(client: KafkaClient, key: TopicPartition) -> tuple[int, int]:

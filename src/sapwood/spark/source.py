@@ -7,11 +7,11 @@ a range that was planned once can always be read again.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -35,11 +35,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 from sapwood.client import ErrorCode, KafkaClient, KafkaError
 from sapwood.client.groups import NO_MEMBER, Committed
 from sapwood.spark.options import Options, WrongOption, read_options
 from sapwood.spark.planning import Offsets, Survey, admit, from_json, split, to_json
-from sapwood.spark.reading import Range, read_range, report_loss
+from sapwood.spark.ranges import Range, report_loss
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 COLUMNS = StructType(
@@ -59,6 +62,7 @@ COLUMNS_WITH_HEADERS = StructType([*COLUMNS.fields, StructField("headers", Array
 _LOOK_EVERY_S = 0.1
 # New partitions and topics are looked for less often.
 _SURVEY_EVERY_S = 1.0
+_SHOW_TIMEOUT_S = 5.0
 
 
 class SapwoodSource(DataSource):
@@ -162,16 +166,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Show the positions to those who watch consumer groups; the checkpoint is what counts."""
-        if self._options.group is None:
+        """Show the positions to those who watch consumer groups.
+
+        The checkpoint is what counts: a query doesn't fail because nobody could be shown anything.
+        """
+        group = self._options.group
+        if group is None:
             return
         client = self._connected().client
         positions = {key: Committed(offset, "") for key, offset in from_json(end).items()}
-        ticket = client.core.groups.commit(
-            self._options.group, NO_MEMBER, positions, client.now_ms()
-        )
-        client.run_until(lambda: ticket.done, None)
-        ticket.result()
+        ticket = client.core.groups.commit(group, NO_MEMBER, positions, client.now_ms())
+        try:
+            client.run_until(lambda: ticket.done, _SHOW_TIMEOUT_S)
+            ticket.result()
+        except (KafkaError, TimeoutError) as error:
+            warning = "positions are not shown to the group %s: %s"
+            logging.getLogger("sapwood.spark").warning(warning, group, error)
 
     def stop(self) -> None:
         if self._survey is not None:
@@ -225,6 +235,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def read_task(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, Task):  # Spark's stand-in for "there is nothing to read"
         return
+    # Here and not above: the driver's processes do without the compiled code, and start faster.
+    from sapwood.spark.reading import read_range
+
     with KafkaClient(options.bootstrap, **options.client) as client:
         yield from read_range(
             client,
