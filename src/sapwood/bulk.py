@@ -9,6 +9,7 @@ Needs the extra `spark` (pyarrow, numpy, numba), but no Spark.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ from sapwood.client import KafkaClient
 from sapwood.client.config import READ_COMMITTED
 from sapwood.client.offsets import EARLIEST, LATEST
 from sapwood.client.packed import PackedBatch
+from sapwood.client.transactions import Transactor
 from sapwood.spark.decoding import SCHEMA, SCHEMA_WITH_HEADERS
 from sapwood.spark.encoding import Rows, UnsuitableColumns, partitions_of_keys
 from sapwood.spark.kernels import Ints
@@ -48,6 +50,8 @@ class BulkClient:
     def __init__(self, bootstrap: str, **options: Any) -> None:
         self.client = KafkaClient(bootstrap, **{**_DEFAULTS, **options})
         self._turn = 0
+        self._transactors: dict[str, Transactor] = {}
+        self._transactor: Transactor | None = None  # of the transaction that is open
 
     def __enter__(self) -> BulkClient:
         self.client.connect()
@@ -81,10 +85,35 @@ class BulkClient:
                     while open_batches and open_batches[0].is_settled:
                         open_batches.popleft().check()
             count += batch.num_rows
-        self.client.flush()
+        self.client.flush(self._transactor)
         for sent in open_batches:
             sent.check()
         return count
+
+    @contextlib.contextmanager
+    def transaction(self, transactional_id: str, timeout_ms: int = 60_000) -> Iterator[None]:
+        """What is produced inside becomes visible together at the end, or never.
+
+        Whoever opens a transaction under the same id ends the one before.
+        """
+        if self._transactor is not None:
+            raise RuntimeError("transactions can't be nested: finish the one that is open")
+        client = self.client
+        transactor = self._transactors.get(transactional_id)
+        if transactor is None:
+            transactor = client.core.transactor(transactional_id, timeout_ms, client.now_ms)
+            self._transactors[transactional_id] = transactor
+        client.run(transactor.begin())
+        self._transactor = transactor
+        try:
+            yield
+        except BaseException:
+            client.run(transactor.abort())
+            raise
+        else:
+            client.run(transactor.commit({}))
+        finally:
+            self._transactor = None
 
     def fetch_arrow(
         self,
@@ -131,7 +160,9 @@ class BulkClient:
         for partition, end in enumerate(ends.tolist()):
             chosen = order[ends[partition - 1] if partition else 0 : end]
             for packed in rows.pack(chosen, config.batch_bytes, config.max_request_bytes):
-                yield self.client.send_packed(topic, partition, *packed)
+                yield self.client.send_packed(
+                    topic, partition, *packed, transactor=self._transactor
+                )
 
     def _partitions(self, topic: str, batch: pa.RecordBatch, rows: Rows) -> Ints:
         """Where each row goes: as it says itself, else by its key, else in turn."""

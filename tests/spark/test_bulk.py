@@ -1,5 +1,6 @@
 """Arrow tables to topics and back, against a running node and confluent-kafka as judge."""
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -114,6 +115,21 @@ def test_aborted_transactions_are_left_out(bootstrap: str, client: BulkClient) -
     assert values_of(client.fetch_arrow(name, 0)) == [b"0", b"2"]
     with BulkClient(bootstrap, isolation_level=READ_UNCOMMITTED) as other:
         assert values_of(other.fetch_arrow(name, 0)) == [b"0", b"1", b"2", b"3"]
+
+
+def test_tables_of_a_transaction_become_visible_together_or_never(client: BulkClient) -> None:
+    first, second, name = topic(client), topic(client), unique("bulk")
+    with client.transaction(name):
+        client.produce_arrow(first, numbered(1000))
+        client.produce_arrow(second, numbered(10))
+        assert client.fetch_arrow(first, 0).num_rows == 0
+    with contextlib.suppress(ZeroDivisionError), client.transaction(name):
+        client.produce_arrow(first, numbered(500))
+        raise ZeroDivisionError
+    with client.transaction(name):
+        client.produce_arrow(first, numbered(5, 1000))
+    assert values_of(client.fetch_arrow(first, 0)) == values_of(numbered(1005))
+    assert values_of(client.fetch_arrow(second, 0)) == values_of(numbered(10))
 
 
 def test_keys_decide_the_partition_and_order_is_kept_within_it(client: BulkClient) -> None:

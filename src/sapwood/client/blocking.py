@@ -219,21 +219,25 @@ class KafkaClient:
         record_count: int,
         base_timestamp: int,
         max_timestamp: int,
+        *,
+        transactor: Transactor | None = None,
     ) -> PackedBatch:
         """Accept records that are encoded already, as `wire.records.seal_batch` takes them."""
         core = self.core
         self.topic(topic, partition)
-        if not core.producer.has_room():
-            self.run_until(core.producer.has_room, None)
+        producer = core.producer if transactor is None else transactor.producer
+        if not producer.has_room():
+            self.run_until(producer.has_room, None)
         key = topic, partition
         batch = PackedBatch(key, self.now_ms(), body, record_count, base_timestamp, max_timestamp)
-        core.append_packed(batch)
+        core.append_packed(batch, transactor)
         self._step(may_wait=False)
         return batch
 
-    def flush(self) -> None:
+    def flush(self, transactor: Transactor | None = None) -> None:
         """Until everything accepted so far is stored or has failed."""
-        self._wait(self.core.producer.flush())
+        producer = self.core.producer if transactor is None else transactor.producer
+        self._wait(producer.flush())
 
     # Consuming
 

@@ -221,10 +221,11 @@ class ClientCore:
         producer = self.producer if transactor is None else transactor.producer
         producer.append(topic, record, partition, delivery, now_ms, message_key)
 
-    def append_packed(self, batch: PackedBatch) -> None:
+    def append_packed(self, batch: PackedBatch, transactor: Transactor | None) -> None:
         if self._closed is not None:
             raise self._closed
-        self.producer.append_packed(batch)
+        producer = self.producer if transactor is None else transactor.producer
+        producer.append_packed(batch)
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], now_ms: float
