@@ -26,7 +26,8 @@ CALM = "calm"  # no more faults; publishers finish
 DRAIN = "drain"  # nothing will be put any more; subscribers get what is left, and finish
 
 _CRASH_CHANCE = 0.004  # at each step
-_PLANTED_CRASH_CHANCE = 0.05  # at the very step that a planted bug fears
+_DELICATE_CRASH_CHANCE = 0.02  # between a message's return and the note of it
+_PLANTED_CRASH_CHANCE = 0.1  # at the very step that a planted bug fears
 _STALL_CHANCE = 0.003
 _STALL_S = 4.0
 
@@ -70,10 +71,12 @@ class Troublemaker:
     def chooses(self, chance: float) -> bool:
         return self.chance.random() < chance and not self.is_calm
 
-    def may_crash(self, planted: Plant = "") -> None:
+    def may_crash(self, feared_by: Plant = "", *, is_delicate: bool = False) -> None:
         """Die here and now, without a word, perhaps."""
-        is_planted = planted != "" and planted == self.orders.plant
-        if self.chooses(_PLANTED_CRASH_CHANCE if is_planted else _CRASH_CHANCE):
+        chance = _DELICATE_CRASH_CHANCE if is_delicate else _CRASH_CHANCE
+        if feared_by and feared_by == self.orders.plant:
+            chance = _PLANTED_CRASH_CHANCE
+        if self.chooses(chance):
             os._exit(1)
 
     def may_stall(self) -> None:

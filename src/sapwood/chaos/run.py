@@ -21,6 +21,7 @@ from sapwood.client.admin import NewTopic
 
 _TICK_S = 0.1
 _KILL_EVERY_S = 2.0
+_FEWEST_STEPS = 10  # of a process before it is killed: on a slow machine it should get somewhere
 _LATEST_RESTART_S = 1.0
 _REST_S = 240.0  # a cluster's default session timeout is 45 s, and machines may be slow
 
@@ -35,6 +36,8 @@ class Plan:
     seed: int = 1
     rate: float = 10.0
     """Messages a second of each publisher."""
+    messages: int = 0
+    """To be got in all, at least: a slow machine gets more time."""
     plant: Plant = ""
 
 
@@ -46,6 +49,8 @@ class Actor:
         self.starts = 0
         self.messages = 0
         self.last: Note | None = None
+        self.steps = 0
+        """Of the present process."""
         self._process: subprocess.Popen[bytes] | None = None
         self._path = notes_of(Path(orders.directory), orders.name)
         self._seen_bytes = 0
@@ -74,6 +79,7 @@ class Actor:
                     command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
                 )
             self.starts += 1
+            self.steps = 0
 
     def kill(self) -> None:
         if self._process is not None:
@@ -91,6 +97,7 @@ class Actor:
         self._seen_bytes += len(whole)
         for note in decoded(whole.splitlines()):
             self.last = note
+            self.steps += 1
             self.messages += note.what in ("stored", "got")
 
     def notes(self) -> list[Note]:
@@ -136,7 +143,7 @@ class Run:
                 directory=str(self._directory),
                 topics=self.topics,
                 seed=plan.seed,
-                life_s=plan.seconds + 2 * _REST_S,
+                life_s=plan.seconds + 3 * _REST_S,
                 rate=plan.rate,
                 plant=plan.plant,
                 acknowledges=acknowledges,
@@ -175,11 +182,15 @@ class Run:
     def _trouble(self) -> None:
         ends_at = time.monotonic() + self._plan.seconds
         kill_at = time.monotonic() + _KILL_EVERY_S
-        while (now := time.monotonic()) < ends_at:
+        while (now := time.monotonic()) < ends_at or (
+            sum(each.messages for each in self._subscribers) < self._plan.messages
+            and now < ends_at + _REST_S
+        ):
             self._tick("trouble")
-            if now > kill_at:
+            actor = self._chance.choice(self._actors)
+            if now > kill_at and actor.steps >= _FEWEST_STEPS:
                 kill_at = now + self._chance.uniform(0, 2 * _KILL_EVERY_S)
-                self._chance.choice(self._actors).kill()
+                actor.kill()
 
     def _await_end(self, phase: str, actors: Sequence[Actor]) -> None:
         ends_at = time.monotonic() + _REST_S

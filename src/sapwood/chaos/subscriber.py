@@ -103,7 +103,7 @@ class Subscriber(Troublemaker):
             if time.monotonic() < asked_at + _SURE_S:
                 self.notes.write("nothing", topic=topic)
             return False
-        self.may_crash()
+        self.may_crash(is_delicate=True)
         if self.orders.plant == "keep-late":
             self._acknowledge(message)
             self.may_crash("keep-late")

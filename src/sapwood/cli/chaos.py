@@ -43,6 +43,8 @@ def chaos() -> None:
 @click.option("--publishers", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--subscribers", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--seconds", type=float, default=30.0, show_default=True, help="Of trouble.")
+@click.option("--messages", type=click.IntRange(min=0), default=0, show_default=True,
+              help="To be got at least, even if it takes longer.")  # fmt: skip
 @click.option("--rate", type=click.FloatRange(min=0.1), default=10.0, show_default=True,
               help="Messages a second of each publisher.")  # fmt: skip
 @click.option("--seed", type=int, help="Of the clients' mischief.  [default: by the clock]")
