@@ -1,5 +1,6 @@
 """The command line as people meet it: a process with streams and an exit status."""
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -42,6 +43,24 @@ def said(*arguments: str, bootstrap: str = "", stdin: bytes = b"", fails: int = 
         assert len(lines) == 1
         assert lines[0].startswith("error: ")
     return lines[-1]
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What a person at a terminal is shown."""
+    import pty  # not everywhere
+
+    ours, theirs = pty.openpty()
+    clean = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=clean | environment
+    ):
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # that is how the end of a terminal shows
+            while more := os.read(ours, 65536):
+                shown += more
+    os.close(ours)
+    return shown.decode()
 
 
 def _run(

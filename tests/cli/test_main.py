@@ -1,9 +1,7 @@
 """The command `sapwood` itself: help, lazy loading, errors, completion."""
 
 import ast
-import contextlib
 import os
-import pty
 import subprocess
 import sys
 
@@ -12,7 +10,7 @@ import pytest
 
 import sapwood as package
 from sapwood.cli import COMMANDS, LazyGroup, sapwood_command
-from tests.cli.command import COMMAND, said, sapwood
+from tests.cli.command import COMMAND, on_a_terminal, said, sapwood
 
 
 def test_help_names_every_command() -> None:
@@ -20,22 +18,6 @@ def test_help_names_every_command() -> None:
     for name, entry in COMMANDS.items():
         assert f"  {name} " in out
         assert entry.summary in out
-
-
-def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """What a person at a terminal is shown."""
-    ours, theirs = pty.openpty()
-    clean = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
-    with subprocess.Popen(
-        [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=clean | environment
-    ):
-        os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # that is how the end of a terminal shows
-            while more := os.read(ours, 65536):
-                shown += more
-    os.close(ours)
-    return shown.decode()
 
 
 def test_help_is_coloured_on_a_terminal_unless_that_is_not_wanted() -> None:
