@@ -95,7 +95,7 @@ async def many_groups(peer: Peer, ports: Sequence[int], groups: int, quiet_s: fl
 
 
 async def at_rest(peer: Peer, crowd: Crowd, quiet_s: float) -> Found:
-    await asyncio.sleep(SETTLE_S)
+    await asyncio.sleep(min(SETTLE_S, quiet_s))
     meter, before = Meter(peer.roots()), crowd.answers
     await asyncio.sleep(quiet_s)
     busiest, everybody = meter.cores()

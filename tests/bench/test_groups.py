@@ -19,7 +19,7 @@ def test_a_few_groups_are_measured_and_nothing_is_left_running(tmp_path: Path) -
         env={**os.environ, "TMPDIR": str(tmp_path)},  # so that its processes can be told apart
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
