@@ -1,0 +1,202 @@
+"""Consume, process, produce: `client.transaction()`, and receipts."""
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import sapwood
+from sapwood import Client
+from sapwood.client import KafkaClient, KafkaError
+from sapwood.client.config import READ_COMMITTED
+from sapwood.client.messages import received
+from sapwood.client.session import DELIVERIES_TOPIC
+from tests.client.proxy import CuttingProxy, cut_off_node
+from tests.helpers import unique
+
+
+class Failed(Exception):
+    """What a program's own code may raise in a transaction."""
+
+
+def committed(bootstrap: str, topic: str, partitions: int = 1) -> list[str]:
+    with KafkaClient(bootstrap, isolation_level=READ_COMMITTED) as client:
+        positions = {(topic, number): -2 for number in range(partitions)}
+        return [received(each).text for each in client.consume(positions, stop_at="end")]
+
+
+def drain(client: Client, topic: str) -> list[str]:
+    return [message.text for message in client.messages(topic, 0.5)]
+
+
+def test_what_is_put_in_a_transaction_is_seen_when_it_is_committed(bootstrap: str) -> None:
+    topic, other = unique("transaction"), unique("transaction")
+    with Client(bootstrap, id="alice") as alice:
+        alice.put(topic, "before")
+        with alice.transaction() as transaction:
+            transaction.put(topic, "one")
+            transaction.put(other, "two", key="k", headers={"a": "b"})
+            alice.put(topic, "outside")  # behind what is undecided, so not seen yet
+            assert committed(bootstrap, topic)[1:2] != ["outside"]
+        assert sorted(committed(bootstrap, topic)) == ["before", "one", "outside"]
+        assert committed(bootstrap, other) == ["two"]
+
+
+def test_an_aborted_transaction_leaves_nothing_and_its_messages_come_again(
+    bootstrap: str,
+) -> None:
+    source, target = unique("source"), unique("target")
+
+    def fail(client: Client) -> None:
+        with client.transaction() as transaction:
+            message = transaction.get(source, 10)
+            assert message is not None
+            transaction.put(target, f"half of {message.text}")
+            raise Failed
+
+    with Client(bootstrap, id="alice") as alice:
+        alice.put(target, "first")
+        alice.put(source, "0")
+        alice.subscribe(source, start="earliest")
+        alice.subscribe(target, start="earliest")
+        alice.put(source, "1")
+        for _ in range(3):
+            with pytest.raises(Failed):
+                fail(alice)
+        with alice.transaction() as transaction:
+            for message in transaction.get_many(source, 10, 10):
+                transaction.put(target, f"all of {message.text}")
+        assert drain(alice, source) == []
+        assert drain(alice, target) == ["first", "all of 0", "all of 1"]
+
+
+def test_transactions_follow_each_other_under_one_identity(bootstrap: str) -> None:
+    source, target = unique("source"), unique("target")
+    with Client(bootstrap, id="alice") as alice:
+        alice.put_many(source, [str(number) for number in range(20)])
+        alice.subscribe(source, start="earliest")
+        for _ in range(20):
+            with alice.transaction() as transaction:
+                message = transaction.get(source, 10)
+                assert message is not None
+                transaction.put(target, message.text)
+        with alice.transaction():
+            pass  # an empty one costs nothing
+    assert committed(bootstrap, target) == [str(number) for number in range(20)]
+
+
+def test_a_topic_that_a_transaction_reads_is_not_read_beside_it(bootstrap: str) -> None:
+    source = unique("source")
+    with Client(bootstrap, id="alice") as alice:
+        alice.put_many(source, ["0", "1"])
+        alice.subscribe(source, start="earliest")
+        with alice.transaction() as transaction:
+            assert transaction.get(source, 10) is not None
+            with pytest.raises(RuntimeError, match="through the transaction"):
+                alice.get(source, 10)
+        assert drain(alice, source) == ["1"]
+
+
+def test_a_transaction_that_took_too_long_has_failed_as_a_whole(bootstrap: str) -> None:
+    source, target = unique("source"), unique("target")
+
+    def be_slow(client: Client) -> None:
+        with client.transaction(timeout=1) as transaction:
+            message = transaction.get(source, 10)
+            assert message is not None
+            transaction.put(target, message.text)
+            assert client.get(empty, 4) is None  # it is over by the time this returns
+
+    with Client(bootstrap, id="alice") as alice:
+        empty = unique("empty")
+        alice.put(empty, "")
+        alice.subscribe(empty)
+        alice.put(source, "0")
+        alice.subscribe(source, start="earliest")
+        with pytest.raises(KafkaError):
+            be_slow(alice)
+        assert committed(bootstrap, target) == []
+        assert drain(alice, source) == ["0"]
+
+
+def test_the_asynchronous_client_has_transactions_side_by_side(bootstrap: str) -> None:
+    sources = [unique("source") for _ in range(3)]
+    target = unique("target")
+
+    async def move(client: sapwood.AsyncClient, source: str) -> None:
+        await client.put_many(source, [f"{source} {number}" for number in range(5)])
+        await client.subscribe(source, start="earliest")
+        for _ in range(5):
+            async with client.transaction() as transaction:
+                message = await transaction.get(source, 10)
+                assert message is not None
+                await transaction.put(target, message.text)
+
+    async def run() -> None:
+        async with sapwood.AsyncClient(bootstrap, id="alice") as client:
+            await asyncio.gather(*(move(client, source) for source in sources))
+
+    asyncio.run(run())
+    expected = [f"{source} {number}" for source in sources for number in range(5)]
+    assert sorted(committed(bootstrap, target)) == sorted(expected)
+
+
+def test_receipts_prove_what_was_delivered_to_whom(bootstrap: str) -> None:
+    topic = unique("audited")
+    with Client(bootstrap, id="shop") as shop:
+        stored = shop.put_many(topic, ["a", "b", "c"])
+        with Client(bootstrap, id="alice", receipts=True) as alice:
+            alice.subscribe(topic, start="earliest")
+            assert drain(alice, topic) == ["a", "b", "c"]
+            with pytest.raises(ValueError, match="receipts"):
+                alice.get(topic, 0, ack="manual")
+    receipts = [json.loads(each) for each in committed(bootstrap, DELIVERIES_TOPIC)]
+    mine = [each for each in receipts if each["topic"] == topic]
+    assert [(each["subscriber"], each["id"], each["offset"]) for each in mine] == [
+        ("alice", each.id, each.offset) for each in stored
+    ]
+
+
+def test_connections_cut_at_any_byte_neither_lose_nor_double_what_transactions_move(
+    tmp_path: Path,
+) -> None:
+    async def cut_now_and_then(proxy: CuttingProxy, done: asyncio.Event) -> None:
+        step = 7
+        while not done.is_set():
+            if proxy.cut_after_bytes is None:
+                step = step * 31 % 6_007
+                proxy.cut_after_bytes = 1_500 + step
+            await asyncio.sleep(0)
+
+    async def move(client: sapwood.AsyncClient) -> None:
+        async with client.transaction() as transaction:
+            for message in await transaction.get_many("source", 3, timeout=1):
+                await transaction.put("target", message.text)
+
+    async def run() -> None:
+        async with cut_off_node(tmp_path) as (cluster, proxy):
+            bootstrap = f"127.0.0.1:{proxy.port}"
+            async with sapwood.AsyncClient(
+                bootstrap,
+                id="alice",
+                batch_bytes=500,
+                fetch_partition_bytes=1000,
+                backoff_ms=1,
+            ) as client:
+                await client.put_many("source", [str(number) for number in range(200)])
+                await client.subscribe("source", start="earliest")
+                done = asyncio.Event()
+                cutter = asyncio.ensure_future(cut_now_and_then(proxy, done))
+                while [each for each in await client.pending("source") if each.lag]:
+                    with suppress(KafkaError):  # nothing of it holds then
+                        await move(client)
+                done.set()
+                await cutter
+                proxy.cut_after_bytes = None
+            found = await asyncio.to_thread(committed, cluster.bootstrap, "target")
+            assert [int(each) for each in found] == list(range(200))
+            assert proxy.cut_count > 10
+
+    asyncio.run(asyncio.wait_for(run(), 120))
