@@ -224,7 +224,9 @@ class Log:
         if not run:
             return
         self._changed = True
-        self._segments.active.append_entries(data, run, now_ms, self._room)
+        # Thousands of partitions that have leaders and no records are to reserve nothing.
+        room = 0 if all(entry.is_marker for entry in run) else self._room
+        self._segments.active.append_entries(data, run, now_ms, room)
         for entry in run:
             self._files.ledger.note(entry.header, now_ms)
             if entry.header.is_control:
