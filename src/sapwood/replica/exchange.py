@@ -29,6 +29,7 @@ from sapwood.replica.followers import FollowerSession
 from sapwood.replica.following import LeaderLink
 from sapwood.replica.leaders import Leadership, LeadersTable
 from sapwood.replica.partition import GroupKey, Partition
+from sapwood.replica.patience import Patience
 from sapwood.replica.peers import PeerUnreachable
 from sapwood.replica.timers import Timers
 from sapwood.wire.apis import Api
@@ -94,6 +95,7 @@ class Exchange:
         self._sessions: dict[int, FollowerSession] = {}
         self._session_since: dict[int, float] = {}
         self._links: dict[int, LeaderLink] = {}
+        self._patience: dict[int, Patience] = {}
         self._followed: dict[GroupKey, int] = {}
         self._led: dict[GroupKey, Partition] = {}
         self._told: dict[GroupKey, tuple[int, ...]] = {}
@@ -185,6 +187,7 @@ class Exchange:
 
     def fetched(self, node: int, message: Struct) -> asyncio.Future[Struct]:
         self._observe(message.hlc)
+        self._patience_with(node).heard(self._loop.time(), first=not message.sequence)
         session = self._sessions.get(node)
         if session is None or session.session_id != message.session_id:
             if message.sequence != 0:
@@ -328,6 +331,8 @@ class Exchange:
             await asyncio.sleep(ATTENTION_S)
             now = self._loop.time()
             was_held_up = now - before > 3 * ATTENTION_S
+            for patience in self._patience.values():
+                patience.was_late(now - before, now)
             # Whoever was held up itself first has to read what others have said meanwhile.
             for session in [] if was_held_up else list(self._sessions.values()):
                 if session.turned_silent(now - self._timing.silence_s):
@@ -473,15 +478,20 @@ class Exchange:
                 new_session_id=lambda: int.from_bytes(self._entropy(7), "big"),
                 hybrid_now=self._hybrid_now,
                 observe=self._observe,
-                silence_s=self._timing.silence_s,
+                patience=self._patience_with(node),
                 heartbeat_s=self._heartbeat_s,
                 apply=self._apply,
             )
         return link
 
+    def _patience_with(self, node: int) -> Patience:
+        patience = self._patience.get(node)
+        if patience is None:
+            patience = self._patience[node] = Patience(self._timing.silence_s)
+        return patience
+
     def _patience_s(self, node: int) -> float:
-        link = self._links.get(node)
-        return self._timing.silence_s if link is None else link.patience_s
+        return self._patience_with(node).limit_s(self._loop.time())
 
     def _session_lost(self, session: FollowerSession) -> None:
         if self._sessions.get(session.node) is session:

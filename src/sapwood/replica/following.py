@@ -45,7 +45,7 @@ class LeaderLink:
         new_session_id: Callable[[], int],
         hybrid_now: Callable[[], int],
         observe: Callable[[int], None],
-        silence_s: float,
+        patience: Patience,
         heartbeat_s: float,
         apply: Callable[[Partition, Struct], Awaitable[None] | None],
     ) -> None:
@@ -56,7 +56,7 @@ class LeaderLink:
         self._new_session_id = new_session_id
         self._hybrid_now = hybrid_now
         self._observe = observe
-        self._patience = Patience(silence_s)
+        self._patience = patience
         self._heartbeat_s = heartbeat_s
         self._apply = apply
         self._loop = asyncio.get_running_loop()
@@ -199,7 +199,7 @@ class LeaderLink:
             return
         self._observe(answer.hlc)
         self._heard_at = self._loop.time()
-        self._patience.heard(self._heard_at)
+        self._patience.heard(self._heard_at, first=not message.sequence)
         self._seen = max(self._seen, message.sequence)
         for it in answer.groups:
             partition = self.groups.get((it.topic_id, it.partition))

@@ -1,7 +1,7 @@
 """How long a node may be silent before it counts as gone.
 
-As long as the settings say, if it answers in good time. But one that was slow lately, or was heard
-late because this node was slow itself, gets longer: to take a busy node for dead has thousands of
+As long as the settings say, if it speaks in good time. But one that was slow lately gets longer,
+and so does everybody if this node itself was held up: to take a busy node for dead has thousands of
 groups elect new leaders, which makes every node busier still, and the next one is taken for dead.
 Whoever was away for longer than that was not slow, and is not waited for any longer than others.
 """
@@ -25,8 +25,13 @@ class Patience:
         self._slowest_s = 0.0
         self._slowest_at = 0.0
 
-    def heard(self, now: float) -> None:
+    def heard(self, now: float, *, first: bool = False) -> None:
+        """A request or an answer of a session; before its first one nothing was to be heard."""
         silent_s, self._heard_at = now - self._heard_at, now
+        if not first:
+            self.was_late(silent_s, now)
+
+    def was_late(self, silent_s: float, now: float) -> None:
         if silent_s < LONGEST * self._silence_s and silent_s >= self._recent_s(now):
             self._slowest_s, self._slowest_at = silent_s, now
 
