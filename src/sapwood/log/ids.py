@@ -39,9 +39,12 @@ class _Generation:
         self.sequences = array("i")
         self.offsets = array("q")
         # Numbers from 1 on, at the place that the id's low bits give, or the next free one behind.
-        self._slots = array("i", bytes(4 << _FEWEST_BITS))
+        # Made when it is needed: followers never look for an id, and neither does a start.
+        self._slots = array("i")
 
     def find(self, message_id: int) -> int | None:
+        if not self._slots:
+            self._find_places()
         slots, ids = self._slots, self.ids
         mask = len(slots) - 1
         slot = message_id & mask
@@ -64,7 +67,7 @@ class _Generation:
         self.ids.extend(ids)
         self.sequences.extend(sequences)
         self.offsets.extend(offsets)
-        self._find_places()
+        self._slots = array("i")
 
     def _find_places(self) -> None:
         """In a table that has at least twice as many."""
