@@ -143,8 +143,8 @@ def run(
             audit = Audit(stored, name)
             if not audit.has_one_owner_each:
                 outcome.faults.append(f"{name}: two owners of a partition")
-            if not audit.commits_only_grow:
-                outcome.faults.append(f"{name}: a committed position went back")
+            if audit.steps_back:
+                outcome.faults.append(f"{name}: positions went back, {audit.steps_back}")
             if not audit.generations_only_grow:
                 outcome.faults.append(f"{name}: a generation came twice")
     return outcome

@@ -3,8 +3,10 @@
 import struct
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
+from itertools import pairwise
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sapwood.coordinator.assignors import Assignment
 from sapwood.coordinator.consumer_member import Current
@@ -18,6 +20,7 @@ from sapwood.coordinator.group_records import (
     offset_value,
 )
 from sapwood.coordinator.stored import version_of
+from tests.helpers import eventually
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TIMEOUT_S = 20
@@ -33,7 +36,7 @@ def read_all(bootstrap: str, topic: str = OFFSETS_TOPIC) -> list[tuple[bytes, by
         partitions = consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions
         for index in partitions:
             place = TopicPartition(topic, index, 0)
-            _, end = consumer.get_watermark_offsets(place, TIMEOUT_S)
+            end = eventually(partial(end_of, consumer, place), TIMEOUT_S)[0]
             consumer.assign([place])
             reached = -1
             while reached < end - 1 and not is_read(consumer, topic, index, end):
@@ -44,6 +47,14 @@ def read_all(bootstrap: str, topic: str = OFFSETS_TOPIC) -> list[tuple[bytes, by
     finally:
         consumer.close()
     return records
+
+
+def end_of(consumer: Consumer, place: TopicPartition) -> list[int]:
+    """Empty while there is no leader to tell."""
+    try:
+        return [consumer.get_watermark_offsets(place, TIMEOUT_S)[1]]
+    except KafkaException:
+        return []
 
 
 def is_read(consumer: Consumer, topic: str, index: int, end: int) -> bool:
@@ -90,8 +101,14 @@ class Audit:
             self.generations.append((stored.generation, owners))
 
     @property
-    def commits_only_grow(self) -> bool:
-        return all(offsets == sorted(offsets) for offsets in self.commits.values())
+    def steps_back(self) -> list[tuple[int, int, int]]:
+        """Partition, and from which committed position it went back to which."""
+        return [
+            (partition, before, after)
+            for partition, offsets in self.commits.items()
+            for before, after in pairwise(offsets)
+            if after < before
+        ]
 
     @property
     def has_one_owner_each(self) -> bool:

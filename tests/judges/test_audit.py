@@ -57,7 +57,7 @@ GOOD = [
 def test_a_clean_log_is_clean() -> None:
     audit = Audit(GOOD, "g")
     assert audit.has_one_owner_each
-    assert audit.commits_only_grow
+    assert audit.steps_back == []
     assert audit.generations_only_grow
     assert audit.commits == {0: [5, 5, 9]}
     assert [number for number, _ in audit.generations] == [1, 2]
@@ -68,12 +68,15 @@ def test_a_clean_log_is_clean() -> None:
     [
         (generation(3, assignment(0, 1), assignment(1, 2)), "has_one_owner_each"),
         (generation(1, assignment(0)), "generations_only_grow"),
-        (commit(8), "commits_only_grow"),
     ],
 )
 def test_a_bad_record_is_found(bad: tuple[bytes, bytes], verdict: str) -> None:
     assert not getattr(Audit([*GOOD, bad], "g"), verdict)
 
 
+def test_a_position_that_goes_back_is_found() -> None:
+    assert Audit([*GOOD, commit(8)], "g").steps_back == [(0, 9, 8)]
+
+
 def test_other_groups_are_not_looked_at() -> None:
-    assert Audit([*GOOD, commit(1, group="h")], "g").commits_only_grow
+    assert Audit([*GOOD, commit(1, group="h")], "g").steps_back == []

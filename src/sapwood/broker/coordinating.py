@@ -31,6 +31,7 @@ LOAD_BYTES = 128 << 10
 """Replayed at a time: a few milliseconds, after which others have their turn."""
 RELOAD_S = 1.0
 """After a failure that may happen again at once."""
+LATE_S = 0.5
 _MARKER_KEY = struct.Struct(">hh")
 _ABORT, _COMMIT = 0, 1
 
@@ -77,6 +78,11 @@ class Shard(Generic[M]):
 
     def __str__(self) -> str:
         return f"the coordinator of {self.partition} in epoch {self.epoch}"
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._waiting)
 
     def now_ms(self) -> int:
         return int(self._began_ms + self._loop.time() * 1000)
@@ -193,22 +199,28 @@ class Shard(Generic[M]):
     def _set_timer(self) -> None:
         """Too early is no harm: it looks and sets the timer again."""
         wake_at_ms = self._machine.wake_at_ms
-        if self._ended or wake_at_ms >= self._wakes_at_ms:
-            return
+        if not self._ended and wake_at_ms < self._wakes_at_ms:
+            self._wakes_at_ms = wake_at_ms
+            self._call_after(max(0.0, (wake_at_ms - self.now_ms()) / 1000))
+
+    def _call_after(self, delay_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._wakes_at_ms = wake_at_ms
-        delay_s = max(0.0, (wake_at_ms - self.now_ms()) / 1000)
-        self._timer = self._loop.call_later(delay_s, self._wake)
+        self._timer = self._loop.call_later(delay_s, self._wake, self._loop.time() + delay_s)
 
-    def _wake(self) -> None:
+    def _wake(self, due: float) -> None:
+        if self._loop.time() - due > LATE_S:
+            # This node was asleep: signs of life that came meanwhile are yet to be read.
+            self._wakes_at_ms = 0
+            self._call_after(RELOAD_S)
+            return
         self._wakes_at_ms = float("inf")
         try:
             self.tell(lambda machine, now_ms: machine.tick(now_ms))
         except KafkaError:
             # Not the leader any more, or asleep for a while: whoever leads decides what is due.
             if not self._ended:
-                self._timer = self._loop.call_later(RELOAD_S, self._wake)
+                self._call_after(RELOAD_S)
 
     # -- the log -----------------------------------------------------------------------------
 
@@ -307,7 +319,7 @@ class Coordinators:
         self._kinds: dict[str, Kind[Any]] = {}
         self._shards: dict[GroupKey, Shard[Any]] = {}
         self._closed = False
-        self.loads_total = 0
+        self._loads_total = 0
 
     def add(self, kind: Kind[Any]) -> None:
         self._kinds[kind.topic] = kind
@@ -346,6 +358,15 @@ class Coordinators:
         """All of a kind that are here, those that are still being loaded among them."""
         return [it for it in self._shards.values() if it.kind.topic == kind]
 
+    def metrics(self) -> dict[str, float]:
+        shards = self._shards.values()
+        return {
+            "sapwood_coordinator_shards": float(len(shards)),
+            "sapwood_coordinator_shards_loading": float(sum(not it.is_ready for it in shards)),
+            "sapwood_coordinator_loads_total": float(self._loads_total),
+            "sapwood_coordinator_requests_waiting": float(sum(it.waiting for it in shards)),
+        }
+
     # -- news --------------------------------------------------------------------------------
 
     def attend(self, partition: Partition) -> None:
@@ -360,7 +381,7 @@ class Coordinators:
             if shard.partition is partition and shard.epoch == partition.leader_epoch:
                 return
             shard.end()
-        self.loads_total += 1
+        self._loads_total += 1
         self._shards[partition.key] = Shard(kind, partition, self._now_ms, self._ended)
 
     def _ended(self, shard: Shard[Any], again_after_s: float | None) -> None:

@@ -230,6 +230,7 @@ class BrokerState:
                 f"sapwood_transactions_{name}": float(value)
                 for name, value in asdict(self.transaction_counters).items()
             },
+            **self.coordinators.metrics(),
             **self.server_metrics(),
         }
 
