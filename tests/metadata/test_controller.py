@@ -187,6 +187,19 @@ def test_configs_of_what_does_not_exist_are_refused(kind: int, name: str) -> Non
         controller.change_configs(image_of(1), kind, name, {"message.max.bytes": "1"})
 
 
+@pytest.mark.parametrize("name", sorted(controller.INTERNAL_TOPICS))
+def test_the_log_of_coordinators_is_compacted_whoever_makes_it_and_stays_so(name: str) -> None:
+    image = image_of(1)
+    image.apply(controller.create_topic(image, name, ID, overrides={"cleanup.policy": "delete"}))
+    assert image.overrides(TOPIC_RESOURCE, name)["cleanup.policy"] == "compact"
+    for change in ({"cleanup.policy": "delete"}, {"cleanup.policy": None}, {"flush": "os"}):
+        with refused(ErrorCode.POLICY_VIOLATION):
+            controller.change_configs(image, TOPIC_RESOURCE, name, change)
+    controller.change_configs(image, TOPIC_RESOURCE, name, {"segment.bytes": "1048576"})
+    with refused(ErrorCode.INVALID_TOPIC_EXCEPTION):
+        controller.add_partitions(image, name, 99, None)
+
+
 def test_deleting_a_topic_forgets_its_configs_and_remembers_its_id() -> None:
     image = image_of(1)
     image.apply(controller.create_topic(image, "t", ID, overrides={"retention.ms": "5"}))

@@ -178,6 +178,14 @@ def change_configs(
     check_resource(image, resource_type, resource_name)
     checked = _checked(resource_type, values)
     removed = {name: None for name, value in values.items() if value is None}
+    if resource_type == TOPIC_RESOURCE and resource_name in INTERNAL_TOPICS:
+        for name in ("cleanup.policy", "flush"):
+            if name in values and checked.get(name) != _INTERNAL_CONFIGS[name]:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"With another {name} than {_INTERNAL_CONFIGS[name]} coordinators would "
+                    "forget what they know",
+                )
     if resource_type == TOPIC_RESOURCE:
         present = image.overrides(resource_type, resource_name)
         kept = {name: value for name, value in present.items() if name not in removed}
