@@ -131,8 +131,8 @@ class NoDuplicates(Invariant):
                 if first != offset:
                     what = f"{value[:40]!r} is at {_name(key)}@{first} and again at {offset}"
                     raise self.violated(what)
-            if header.producer_id < 0:
-                continue
+            if header.producer_id < 0 or header.is_control:
+                continue  # markers have no sequence
             for n in range(header.record_count):
                 identity = (header.producer_id, header.producer_epoch, header.base_sequence + n)
                 first = sequences.setdefault((key, *identity), header.base_offset)

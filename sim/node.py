@@ -26,6 +26,11 @@ PORT = 9092
 DATA = Path("/data")
 SECRET = b"a secret that only the nodes know"
 STOP_GRACE_S = 2.0
+FEW_SHARDS = {
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+}
+"""Each is a group of replicas like any other, and most of sixteen would idle."""
 
 
 class NotStarted(Exception):
@@ -160,6 +165,7 @@ class SimNode:
                 routes=places.routes,
                 advertised=server.advertised(),
                 auto_create_topics=False,
+                overrides=FEW_SHARDS,
             ),
             self.machine.disk,
             str(DATA),

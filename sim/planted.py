@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from sapwood.coordinator.transaction import Transaction
+from sapwood.coordinator.transactions import Transactions
 from sapwood.log import entry as log_entry
 from sapwood.log import producers as log_producers
 from sapwood.log import segment as log_segment
@@ -119,11 +121,30 @@ def _link_vouches_for_offline_replica(stack: contextlib.ExitStack) -> None:
     stack.enter_context(patched(FollowerSession, "_serve", serve_nothing))
 
 
+def _end_txn_without_epoch_check(stack: contextlib.ExitStack) -> None:
+    """Whoever knows a producer id may end its transactions, and add to them."""
+
+    def named(self: Transactions, message: Struct) -> Transaction:
+        transaction = self._transactions.get(message.transactional_id)
+        if transaction is None or transaction.producer_id != message.producer_id:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return transaction
+
+    stack.enter_context(patched(Transactions, "_named", named))
+
+
+def _last_stable_offset_ignored(stack: contextlib.ExitStack) -> None:
+    """Readers of what is committed get what may yet be aborted."""
+    stack.enter_context(patched(Partition, "last_stable_offset", Partition.high_watermark))
+
+
 PLANTS: dict[str, Plant] = {
     "ack-before-sync": _ack_before_sync,
     "crc-skipped": _crc_skipped,
     "dedup-window-of-one": _dedup_window_of_one,
     "duplicate-acknowledged-early": _duplicate_acknowledged_early,
+    "end-txn-without-epoch-check": _end_txn_without_epoch_check,
+    "last-stable-offset-ignored": _last_stable_offset_ignored,
     "vote-not-persisted": _vote_not_persisted,
     "unconfirmed-reads": _unconfirmed_reads,
     "link-vouches-for-offline-replica": _link_vouches_for_offline_replica,

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from sapwood.client.cluster import TopicPartition
 from sapwood.raft import Timing
 from sapwood.wire.errors import KafkaError
 from sim import invariants, seams
@@ -17,6 +18,7 @@ from sim.node import SimNode
 from sim.plan import Outcome, Plan, trace_path
 from sim.planted import PLANTS
 from sim.planting import planted
+from sim.transactions import TransactionalWorkload
 from sim.workload import Shape, Workload
 from sim.world import World
 
@@ -48,7 +50,7 @@ class Scenario:
         ]
         self.judges = Judges(world.loop, self._invariants())
         bootstrap = ",".join(node.address for node in self.nodes)
-        self.workload = Workload(world, self.judges, bootstrap, self._shape())
+        self.workload = self._workload(bootstrap)
         self.nemesis: Nemesis | None = None
 
     def _invariants(self) -> Iterable[invariants.Invariant]:
@@ -60,6 +62,9 @@ class Scenario:
         yield invariants.HighWatermarkNeverGoesBack(self.nodes)
         yield invariants.OneLeaderPerTerm(self.nodes)
         yield invariants.ReplicasAgree(self.nodes)
+
+    def _workload(self, bootstrap: str) -> Workload:
+        return Workload(self.world, self.judges, bootstrap, self._shape())
 
     def _shape(self) -> Shape:
         chance = self._chance
@@ -126,8 +131,12 @@ class Scenario:
         await self._within("replicas have converged", self._converged)
         contents = await self._settled("all can be read", self.workload.contents(ends))
         self.judges.at_end(contents)
+        await self._judge_more(ends)
         count = sum(len(batch.records) for batch in contents)
         self.world.trace.note(f"{count} records, {self.workload.acknowledged} acknowledged")
+
+    async def _judge_more(self, ends: dict[TopicPartition, int]) -> None:
+        """What only some scenarios have to show."""
 
     def _all_run(self) -> bool:
         return all(node.serves for node in self.nodes)
@@ -173,6 +182,21 @@ class Scenario:
         return result
 
 
+class Transacting(Scenario):
+    """Applications write in transactions, and are fenced by their own next instances."""
+
+    def _workload(self, bootstrap: str) -> Workload:
+        applications = self._chance.randint(1, 2)
+        self._transactional = TransactionalWorkload(
+            self.world, self.judges, bootstrap, self._shape(), applications
+        )
+        return self._transactional
+
+    async def _judge_more(self, ends: dict[TopicPartition, int]) -> None:
+        judged = self._transactional.judge_committed(ends)
+        await self._settled("no transaction is open", judged)
+
+
 class Damaged(Scenario):
     """Bits flip on the only copy there is: records may be lost, but nothing wrong is served."""
 
@@ -187,11 +211,11 @@ class Damaged(Scenario):
         await asyncio.sleep(LIVENESS_S / 4)
 
 
-def for_seed(world: World, plan: Plan) -> Scenario:
-    kinds: list[type[Scenario]] = [Scenario, Scenario, Scenario, Scenario, Damaged]
+def kind_of(world: World, plan: Plan) -> type[Scenario]:
+    kinds: list[type[Scenario]] = [Scenario, Scenario, Scenario, Transacting, Damaged]
     if plan.nodes is not None and plan.nodes > 1:
         kinds.remove(Damaged)
-    return world.random("kind").choice(kinds)(world, plan)
+    return world.random("kind").choice(kinds)
 
 
 def run_seed(seed: int, plan: Plan) -> Outcome:
@@ -199,7 +223,7 @@ def run_seed(seed: int, plan: Plan) -> Outcome:
     world = World(seed)
     failure = details = ""
     with seams.installed(world), planted(PLANTS, plan.plant):
-        scenario = for_seed(world, plan)
+        scenario = kind_of(world, plan)(world, plan)
         try:
             world.run(scenario.run(), within_s=plan.minutes * 60 + 10 * LIVENESS_S)
         except Exception as error:
