@@ -171,7 +171,7 @@ class Router:
         message = Struct(key=target.key, key_type=target.kind, coordinator_keys=[target.key])
         deadline_ms = now_ms + self._config.api_timeout_ms
         call = Call(
-            Api.FIND_COORDINATOR, message, AnyNode(), _read_coordinator, ticket, now_ms, deadline_ms
+            Api.FIND_COORDINATOR, message, AnyNode(), read_coordinator, ticket, now_ms, deadline_ms
         )
         self._dispatch(call, now_ms)
 
@@ -238,7 +238,7 @@ class Router:
         return None
 
 
-def _read_coordinator(answer: Struct) -> int:
+def read_coordinator(answer: Struct) -> int:
     found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
     if found.error_code:
         raise error_for(found.error_code, "no coordinator", found.error_message)

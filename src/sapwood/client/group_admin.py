@@ -6,11 +6,12 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from sapwood.client.calls import GROUP, Coordinator, Node
+from sapwood.client.calls import GROUP, AnyNode, Coordinator, Node, read_coordinator
 from sapwood.client.cluster import TopicPartition
 from sapwood.client.core import ClientCore
-from sapwood.client.errors import error_for
-from sapwood.client.procedures import Procedure, wait_for
+from sapwood.client.errors import MISPLACED, error_for
+from sapwood.client.groups import BY_NAME, read_positions
+from sapwood.client.procedures import Procedure, Wait, wait_for
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
@@ -22,6 +23,7 @@ _NOT_SUCH = (
     ErrorCode.UNSUPPORTED_VERSION,  # or nothing is, at this broker
 )
 _DEAD = "Dead"
+_MOVED = MISPLACED | {ErrorCode.BROKER_NOT_AVAILABLE}
 
 Clock = Callable[[], float]
 
@@ -55,13 +57,59 @@ def list_groups(core: ClientCore, clock: Clock) -> Procedure[list[ListedGroup]]:
         core.request(Api.LIST_GROUPS, question, Node(each), None, clock(), _read_listed)
         for each in sorted(brokers)
     ]
-    found: dict[str, ListedGroup] = {}
+    found: set[ListedGroup] = set()
     for ticket in tickets:
-        for each in (yield from wait_for(ticket)).groups:
-            kind = getattr(each, "group_type", "") or CLASSIC
-            state = getattr(each, "group_state", "")
-            found[each.group_id] = ListedGroup(each.group_id, kind.lower(), state)
-    return sorted(found.values())
+        found |= _listed((yield from wait_for(ticket)))
+    return sorted(found)
+
+
+def list_groups_beside(
+    core: ClientCore, clock: Clock, group_id: str
+) -> Procedure[list[ListedGroup]]:
+    """Those that the coordinator of this group looks after, all of them.
+
+    A node lists what it coordinates, and says nothing of groups that have moved away or are about
+    to come. So it has to prove before and after the list that this group is with it.
+    """
+    deadline_ms = clock() + core.config.api_timeout_ms
+    attempts = 0
+    while True:
+        try:
+            key = Struct(key=group_id, key_type=GROUP, coordinator_keys=[group_id])
+            answer = yield from wait_for(
+                core.request(Api.FIND_COORDINATOR, key, AnyNode(), None, clock())
+            )
+            node = Node(read_coordinator(answer))
+            yield from _prove(core, clock, group_id, node)
+            question = Struct(states_filter=[], types_filter=[])
+            listed = yield from wait_for(
+                core.request(Api.LIST_GROUPS, question, node, None, clock(), _read_listed)
+            )
+            yield from _prove(core, clock, group_id, node)
+            return sorted(_listed(listed))
+        except KafkaError as error:
+            if error.code not in _MOVED or clock() >= deadline_ms:
+                raise
+        yield Wait((), clock() + core.config.pause_ms(attempts))
+        attempts += 1
+
+
+def _prove(core: ClientCore, clock: Clock, group_id: str, node: Node) -> Procedure[None]:
+    asked = Struct(group_id=group_id, member_id=None, member_epoch=-1, topics=[])
+    message = Struct(group_id=group_id, topics=[], groups=[asked], require_stable=False)
+    answer = yield from wait_for(core.request(Api.OFFSET_FETCH, message, node, BY_NAME, clock()))
+    read_positions(group_id, answer)
+
+
+def _listed(answer: Struct) -> set[ListedGroup]:
+    return {
+        ListedGroup(
+            each.group_id,
+            (getattr(each, "group_type", "") or CLASSIC).lower(),
+            getattr(each, "group_state", ""),
+        )
+        for each in answer.groups
+    }
 
 
 def describe_group(

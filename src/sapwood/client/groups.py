@@ -15,7 +15,7 @@ from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode
 
 # From the next version on a topic goes by its id alone.
-_BY_NAME = 9
+BY_NAME = 9
 
 _UNSTABLE = MISPLACED | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
 # A commit whose connection broke may still be on its way: whoever sends it again has to see to it
@@ -60,11 +60,11 @@ class Groups:
                 Api.OFFSET_FETCH,
                 message,
                 Coordinator(GROUP, group),
-                lambda answer: _read_positions(group, answer),
+                lambda answer: read_positions(group, answer),
                 ticket,
                 now_ms,
                 now_ms + self._config.api_timeout_ms,
-                max_version=_BY_NAME,
+                max_version=BY_NAME,
                 retried=_UNSTABLE,
             )
         )
@@ -96,7 +96,7 @@ class Groups:
                 ticket,
                 now_ms,
                 now_ms + self._config.api_timeout_ms,
-                max_version=_BY_NAME,
+                max_version=BY_NAME,
                 retried=_ANSWERED,
             )
         )
@@ -141,7 +141,7 @@ def read_committed_topics(group: str, answer: Struct) -> None:
                 raise error_for(partition.error_code, f"{subject}{partition.partition_index}")
 
 
-def _read_positions(group: str, answer: Struct) -> dict[TopicPartition, Committed]:
+def read_positions(group: str, answer: Struct) -> dict[TopicPartition, Committed]:
     found = answer.groups[0] if hasattr(answer, "groups") else answer
     if getattr(found, "error_code", 0):
         raise error_for(found.error_code, f"group {group}")

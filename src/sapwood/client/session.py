@@ -10,15 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from sapwood.client.batches import Delivery
-from sapwood.client.calls import GROUP, Coordinator
 from sapwood.client.core import ClientCore
+from sapwood.client.group_admin import list_groups_beside
 from sapwood.client.messages import Headers, Message, Outgoing, outgoing
 from sapwood.client.offsets import LATEST
 from sapwood.client.procedures import FOREVER, Procedure, wait_for
 from sapwood.client.subscriber import SEPARATOR, Signed, Subscriber
 from sapwood.client.transactions import Transactor
-from sapwood.wire.apis import Api
-from sapwood.wire.codec import Struct
 from sapwood.wire.errors import KafkaError
 
 DELIVERIES_TOPIC = "__sapwood_deliveries"
@@ -145,16 +143,8 @@ class Session:
         ends = yield from wait_for(
             core.list_offsets({(topic, each): LATEST for each in known.partitions}, self._clock())
         )
-        listed = yield from wait_for(
-            core.request(
-                Api.LIST_GROUPS,
-                Struct(states_filter=[], types_filter=[]),
-                Coordinator(GROUP, prefix),
-                None,
-                self._clock(),
-            )
-        )
-        groups = sorted(each.group_id for each in listed.groups if each.group_id.startswith(prefix))
+        listed = yield from list_groups_beside(core, self._clock, prefix)
+        groups = [each.group_id for each in listed if each.group_id.startswith(prefix)]
         found = []
         for group in groups:
             positions = yield from wait_for(core.groups.positions(group, ends, self._clock()))
