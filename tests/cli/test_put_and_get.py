@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from sapwood.client import Client, KafkaClient
+from sapwood.client import Client, KafkaClient, NotSubscribed
 from tests.cli.command import COMMAND, said, sapwood
 from tests.helpers import eventually, unique
 
@@ -192,12 +192,10 @@ def test_mistakes_are_one_line_that_says_what_is_wrong(bootstrap: str, topic: st
     assert "not a topic name" in said("put", "a/b", "x", bootstrap=bootstrap)
 
 
-def test_a_subscription_that_somebody_uses_is_not_ended_under_his_hands(
-    bootstrap: str, topic: str
-) -> None:
+def test_a_subscription_ends_for_whoever_uses_it(bootstrap: str, topic: str) -> None:
     with Client(bootstrap, "alice") as client:
         client.put(topic, "x")
-        eventually(lambda: client.get(topic, 1))
-        line = said("unsubscribe", topic, "--id", "alice", bootstrap=bootstrap)
-        assert "stop them first" in line
-    sapwood("unsubscribe", topic, "--id", "alice", bootstrap=bootstrap)
+        assert eventually(lambda: client.get(topic, 1))
+        sapwood("unsubscribe", topic, "--id", "alice", bootstrap=bootstrap)
+        with pytest.raises(NotSubscribed):
+            eventually(lambda: client.get(topic, 1), 60)

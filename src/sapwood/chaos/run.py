@@ -116,7 +116,7 @@ class Run:
         self._directory = directory
         self._show = show
         self._chance = random.Random(plan.seed)
-        name = f"chaos-{int(time.time())}-{plan.seed}"
+        name = f"chaos-{int(time.time())}"
         self.topics = [f"{name}-{number + 1}" for number in range(plan.topics)]
         self._publishers = [
             self._actor("publisher", f"p{number + 1}") for number in range(plan.publishers)

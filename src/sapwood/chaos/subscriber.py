@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 
 from sapwood.chaos.orders import Orders, Troublemaker
-from sapwood.client import Client, ErrorCode, KafkaError, Message, NotAcknowledged
+from sapwood.client import Client, Message, NotAcknowledged
 
 _ASK_S = 0.1
 _SURE_S = 4.0  # a get that overstays its time by so much may have a commit under way
 _ACK_TIMEOUT_S = 2.0
 _COME_OR_GO_CHANCE = 0.01
 _FORGET_CHANCE = 0.05
-_PAUSE_S = 0.2
 
 
 class Subscriber(Troublemaker):
@@ -77,16 +76,7 @@ class Subscriber(Troublemaker):
     def _unsubscribe(self, topic: str) -> None:
         self.notes.write("unsubscribes", topic=topic)
         self._subscribed.pop(topic, None)
-        while True:
-            try:
-                self._client.unsubscribe(topic)
-            except KafkaError as error:
-                # Of a process that has crashed the cluster hears by its silence only.
-                if error.code is not ErrorCode.NON_EMPTY_GROUP:
-                    raise
-                time.sleep(_PAUSE_S)
-            else:
-                break
+        self._client.unsubscribe(topic)
         self.may_crash()
         self.notes.write("unsubscribed", topic=topic)
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sapwood.cli import CommandFailed
 from sapwood.cli.connect import bootstrap_option, complete_topic, messenger_for, topic_argument
 from sapwood.cli.output import output_option, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from sapwood.client import Client, Pending
+    from sapwood.client import Pending
     from sapwood.client.session import Start
 
 subscriber_option = click.option(
@@ -60,22 +59,8 @@ def unsubscribe(topics: Sequence[str], subscriber: str, bootstrap: str | None) -
     """End durable subscriptions; nothing is kept for them any more."""
     with messenger_for(bootstrap, subscriber) as client:
         for topic in topics:
-            _end(client, topic)
+            client.unsubscribe(topic)
             click.echo(f"{subscriber} is no longer subscribed to {topic}.")
-
-
-def _end(client: Client, topic: str) -> None:
-    from sapwood.client import ErrorCode, KafkaError
-
-    try:
-        client.unsubscribe(topic)
-    except KafkaError as error:
-        if error.code is not ErrorCode.NON_EMPTY_GROUP:
-            raise
-        raise CommandFailed(
-            f"others get messages of {topic} as {client.id}: stop them first; of one that has "
-            "crashed the cluster knows within its session timeout"
-        ) from error
 
 
 @click.command()
