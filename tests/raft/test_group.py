@@ -332,6 +332,7 @@ def test_a_leader_without_a_quorum_keeps_its_office_for_a_while_but_not_for_ever
     group.tick(62.0)
     assert group.leader == ZERO.node
     assert not group.has_quorum(62.0)
+    assert group.holds_office(62.0)
     asked = group.vote_asked(62.0, Vote(group.term, ONE, Position(9, 9), pre=True))
     assert asked.granted, "nobody is kept from electing another one"
     group.tick(66.0)

@@ -120,6 +120,13 @@ class Group:
         """Whether a majority, with this leader, was heard of lately."""
         return self._has_quorum_since(now - self.timing.silence_s)
 
+    def holds_office(self, now: float) -> bool:
+        """Whether it may go on as leader, though it can't be sure that it is the only one.
+
+        Enough to append: what one appends that was replaced meanwhile is never committed.
+        """
+        return self._has_quorum_since(now - self.timing.resign_s)
+
     def _has_quorum_since(self, since: float) -> bool:
         role = self.role
         if not isinstance(role, Elected):
@@ -167,7 +174,7 @@ class Group:
     def tick(self, now: float) -> None:
         role = self.role
         if isinstance(role, Elected):
-            if not self._has_quorum_since(now - self.timing.resign_s):
+            if not self.holds_office(now):
                 self._become(Unattached(now + self.timing.round_s + self._turn()))
             elif now >= role.successor_deadline:
                 role.successor, role.successor_deadline = None, NEVER

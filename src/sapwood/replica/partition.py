@@ -179,8 +179,11 @@ class Partition:
 
     def check_leads(self) -> None:
         """Asked with every request: a leader that was asleep must not trust its memory."""
+        self._check_role(self.group.has_quorum)
+
+    def _check_role(self, is_leader: Callable[[float], bool]) -> None:
         self.check_online()
-        if not self.leads or not self.group.has_quorum(self._loop.time()):
+        if not self.leads or not is_leader(self._loop.time()):
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"{self} is not led by this node: look it up",
@@ -248,7 +251,7 @@ class Partition:
         An exact repeat of a batch of the same producer is not stored again, and is acknowledged
         when the original is committed, never before.
         """
-        self._check_may_append()
+        self._check_may_append(everywhere=everywhere)
         log = self.log
         waiting = self._waiting if everywhere else self._waiting_for_disk
         if header.producer_id >= 0:
@@ -296,8 +299,11 @@ class Partition:
         """To be taken before a coordinator is asked about a transaction."""
         return guard_of(self.log, self.leader_epoch, producer_id)
 
-    def _check_may_append(self) -> None:
-        self.check_leads()
+    def _check_may_append(self, *, everywhere: bool = True) -> None:
+        # On a busy machine followers are heard of late. Writers who are sent away for that ask for
+        # the metadata of all their partitions and come back: more load. Who waits for a quorum
+        # can't be misled by a leader that was replaced meanwhile.
+        self._check_role(self.group.holds_office if everywhere else self.group.has_quorum)
         role = self.group.role
         if isinstance(role, Elected) and role.successor is not None:
             raise KafkaError(
