@@ -100,6 +100,8 @@ def clients(
         verdict = run.carry_out()
         if verdict.is_clean and bootstrap is not None:
             run.clean_up()
+        elif bootstrap is not None:
+            _log.error("left for a closer look: %s and their subscribers", ", ".join(run.topics))
     _report(verdict, seed, output)
     sys.exit(0 if verdict.is_clean else 1)
 

@@ -71,13 +71,25 @@ def _described(client: KafkaClient, group_id: str) -> DescribedGroup:
     return found
 
 
-def _places(client: KafkaClient, described: DescribedGroup) -> list[Place]:
-    """Where the group is committed, and what else its members own."""
-    positions = {key: each.offset for key, each in client.positions(described.group_id).items()}
-    owned = {key for member in described.members for key in member.owned}
-    keys = sorted(owned.union(positions))
-    ends = _offsets(client, keys, None)
-    return [Place(*key, positions.get(key), ends.get(key)) for key in keys]
+def _places(
+    client: KafkaClient, groups: Iterable[DescribedGroup]
+) -> dict[DescribedGroup, list[Place]]:
+    """Where each group is committed, and what else its members own."""
+    positions = {each: client.positions(each.group_id) for each in groups}
+    keys = {
+        each: sorted({key for member in each.members for key in member.owned}.union(committed))
+        for each, committed in positions.items()
+    }
+    ends = _offsets(client, {key for each in keys.values() for key in each}, None)
+    return {
+        each: [
+            Place(
+                *key, positions[each][key].offset if key in positions[each] else None, ends.get(key)
+            )
+            for key in keys[each]
+        ]
+        for each in keys
+    }
 
 
 def _offsets(
@@ -102,13 +114,18 @@ def _offsets(
 @bootstrap_option
 def list_all(output: str, bootstrap: str | None) -> None:
     """List the groups, with how far behind they are."""
+    from sapwood.client.group_admin import describe_group
+
     with client_for(bootstrap) as client:
-        rows = []
-        for each in _listed(client):
-            described = _described(client, each.group_id)
-            lags = [place.lag for place in _places(client, described)]
-            lag = sum(filter(None, lags))
-            rows.append((each.group_id, each.type, each.state, len(described.members), lag))
+        found = [
+            client.run(describe_group(client.core, client.now_ms, each.group_id))
+            for each in _listed(client)
+        ]
+        places = _places(client, [each for each in found if each is not None])
+    rows = [
+        (each.group_id, each.type, each.state, len(each.members), _total_lag(where))
+        for each, where in places.items()
+    ]
     if output == "json":
         names = ("group", "type", "state", "members", "lag")
         print_json([dict(zip(names, row, strict=True)) for row in rows])
@@ -126,14 +143,14 @@ def describe(group_id: str, output: str, bootstrap: str | None) -> None:
     """Show a group's members, positions and lag."""
     with client_for(bootstrap) as client:
         described = _described(client, group_id)
-        places = _places(client, described)
+        places = _places(client, [described])[described]
     owners = {key: member for member in described.members for key in member.owned}
     if output == "json":
         print_json(_description(described, places, owners))
         return
     click.echo(
         f"{group_id}: {described.type}, {described.state.lower()}, "
-        f"{_members(len(described.members))}, lag {sum(filter(None, (it.lag for it in places)))}"
+        f"{_members(len(described.members))}, lag {_total_lag(places)}"
     )
     headings = ("TOPIC", "PARTITION", "POSITION", "END", "LAG", "MEMBER", "CLIENT", "HOST")
     rows = []
@@ -203,6 +220,10 @@ def seek(group_id: str, where: str, chosen: Sequence[str], bootstrap: str | None
         client.commit_positions(group_id, positions)
     for (topic, partition), offset in positions.items():
         click.echo(f"{topic}:{partition} is at {offset}.")
+
+
+def _total_lag(places: Iterable[Place]) -> int:
+    return sum(each.lag or 0 for each in places)
 
 
 def _members(count: int) -> str:
