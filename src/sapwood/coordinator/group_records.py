@@ -3,7 +3,7 @@
 from sapwood.coordinator.stored import Format
 from sapwood.wire.private.words import Message, binary, int32, int64, string, tagged, uuid
 
-OLD_OFFSET_KEY, OFFSET_KEY, GROUP_KEY = 0, 1, 2
+OFFSET_KEY, GROUP_KEY = 1, 2
 """The version of a key is the kind of its record."""
 
 

@@ -20,7 +20,6 @@ from sapwood.coordinator.group import Group, GroupSettings, never_expires, setti
 from sapwood.coordinator.group_records import (
     GROUP_KEY,
     OFFSET_KEY,
-    OLD_OFFSET_KEY,
     group_key,
     group_value,
     offset_key,
@@ -377,8 +376,6 @@ class Groups:
             self._replay_position(offset_key.decode(key), value, producer)
         elif kind in CONSUMER_KINDS:
             self._replay_consumers(consumer_records.decode(key, value))
-        elif kind == OLD_OFFSET_KEY:
-            return  # never written here
         # Unknown ones are left alone: a newer release may have written them.
 
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
