@@ -139,6 +139,13 @@ def test_pending_tells_who_has_how_much_to_get(bootstrap: str, topic: str) -> No
     assert (out, "sapwood subscribe" in err) == ("", True)
 
 
+def test_a_subscriber_can_be_sent_back_as_the_group_that_it_is(bootstrap: str, topic: str) -> None:
+    sapwood("put", topic, "a", "b", "c", bootstrap=bootstrap)
+    assert got(topic, bootstrap) == ["a", "b", "c"]
+    sapwood("group", "seek", f"{topic}␟alice", "--to", "1", bootstrap=bootstrap)
+    assert got(topic, bootstrap) == ["b", "c"]
+
+
 def test_following_waits_for_more_until_it_is_interrupted(bootstrap: str, topic: str) -> None:
     with subprocess.Popen(
         [*COMMAND, "get", topic, "--id", "alice", "--follow", "-b", bootstrap],
