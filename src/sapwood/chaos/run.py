@@ -107,11 +107,24 @@ class Actor:
 Show: TypeAlias = Callable[[str, Sequence[Actor]], None]
 
 
+class Nemesis:
+    """What befalls the cluster meanwhile: nothing."""
+
+    def act(self) -> None:
+        """Called about ten times a second."""
+
+    def heal(self) -> None:
+        """Called when it is over."""
+
+
 class Run:
     """`show` is called about ten times a second, with the phase and the clients."""
 
-    def __init__(self, plan: Plan, bootstrap: str, directory: Path, show: Show) -> None:
+    def __init__(
+        self, plan: Plan, bootstrap: str, directory: Path, show: Show, nemesis: Nemesis
+    ) -> None:
         self._plan = plan
+        self._nemesis = nemesis
         self._bootstrap = bootstrap
         self._directory = directory
         self._show = show
@@ -155,6 +168,7 @@ class Run:
             client.create_topics([NewTopic(each, self._plan.partitions) for each in self.topics])
         try:
             self._trouble()
+            self._nemesis.heal()
             (self._directory / CALM).touch()
             self._await_end("publishers finish", self._publishers)
             (self._directory / DRAIN).touch()
@@ -187,6 +201,7 @@ class Run:
             and now < ends_at + _REST_S
         ):
             self._tick("trouble")
+            self._nemesis.act()
             actor = self._chance.choice(self._actors)
             if now > kill_at and actor.steps >= _FEWEST_STEPS:
                 kill_at = now + self._chance.uniform(0, 2 * _KILL_EVERY_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import sys
 import tempfile
 import time
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from sapwood.chaos.run import Nemesis, Plan, Run
 from sapwood.cli.connect import bootstrap_option
 from sapwood.cli.logs import log_level_option
 from sapwood.cli.output import output_option, print_json, print_table, table_of
@@ -21,12 +23,15 @@ if TYPE_CHECKING:
     from sapwood.chaos.orders import Plant
     from sapwood.chaos.run import Actor, Show
     from sapwood.chaos.verdict import Verdict
+    from sapwood.cluster import Cluster
 
 _log = logging.getLogger("sapwood.chaos")
 
 # Kafka's name, so that a subscriber that crashed is soon given up.
 _OWN_CONFIG = {"group.consumer.session.timeout.ms": 3000}
 _PLANTS = ("keep-late", "acknowledge-late", "forget-ids", "overtake")
+_DEAD_S, _WHOLE_S = (0.5, 4.0), (4.0, 10.0)
+_HEALTHY_S = 120.0
 _MOST_SHOWN = 10
 _LOG_EVERY_S = 5.0
 
@@ -57,6 +62,7 @@ def chaos() -> None:
 )
 @click.option("--nodes", type=click.IntRange(min=1), default=3, show_default=True,
               help="Of the cluster that is started for this, if no other is named.")  # fmt: skip
+@click.option("--kill-nodes", is_flag=True, help="Kill a node of that cluster now and then, too.")
 @click.option(
     "--dir",
     "directory",
@@ -70,6 +76,7 @@ def clients(
     seed: int | None,
     plant: str | None,
     nodes: int,
+    kill_nodes: bool,
     directory: Path | None,
     output: str,
     bootstrap: str | None,
@@ -86,17 +93,21 @@ def clients(
     sapwood chaos clients --seconds 60
     sapwood chaos clients --plant keep-late      # a run that has to fail
     """
-    from sapwood.chaos.run import Plan, Run
-
+    if kill_nodes and bootstrap is not None:
+        raise click.UsageError("--kill-nodes is for a cluster of its own: leave -b out")
     seed = int(time.time()) if seed is None else seed
     plan = Plan(seed=seed, plant=cast("Plant", plant or ""), **sizes)
     with ExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.mkdir(parents=True, exist_ok=True)
-        address = bootstrap or stack.enter_context(_own_cluster(nodes))
+        nemesis, address = Nemesis(), bootstrap
+        if address is None:
+            cluster = stack.enter_context(_own_cluster(nodes))
+            nemesis = NodeKiller(cluster, nodes, seed) if kill_nodes else nemesis
+            address = cluster.bootstrap
         _log.info("seed %d, clients' notes in %s", seed, directory)
-        run = Run(plan, address, directory, stack.enter_context(_display()))
+        run = Run(plan, address, directory, stack.enter_context(_display()), nemesis)
         verdict = run.carry_out()
         if verdict.is_clean and bootstrap is not None:
             run.clean_up()
@@ -106,12 +117,40 @@ def clients(
     sys.exit(0 if verdict.is_clean else 1)
 
 
-@contextmanager
-def _own_cluster(nodes: int) -> Iterator[str]:
+def _own_cluster(nodes: int) -> Cluster:
     from sapwood.cluster import Cluster
 
-    with Cluster(nodes=nodes, config=_OWN_CONFIG) as cluster:
-        yield cluster.bootstrap
+    return Cluster(nodes=nodes, config=_OWN_CONFIG)
+
+
+class NodeKiller(Nemesis):
+    """Kills one node at a time, starts it again, and lets the cluster become whole in between."""
+
+    def __init__(self, cluster: Cluster, nodes: int, seed: int) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._chance = random.Random(seed)
+        self._dead: int | None = None
+        self._act_at = 0.0
+
+    def act(self) -> None:
+        now = time.monotonic()
+        if now < self._act_at:
+            return
+        if self._dead is None:
+            self._dead = self._chance.randrange(self._nodes)
+            self._cluster.kill(self._dead)
+            _log.info("killed node %d", self._dead)
+            self._act_at = now + self._chance.uniform(*_DEAD_S)
+        else:
+            self.heal()
+            self._act_at = time.monotonic() + self._chance.uniform(*_WHOLE_S)
+
+    def heal(self) -> None:
+        if self._dead is not None:
+            self._cluster.restart(self._dead)
+            self._dead = None
+            self._cluster.wait_healthy(_HEALTHY_S)
 
 
 @contextmanager
