@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.command import sapwood
+from tests.cli.command import said, sapwood
 
 SMALL = ("--nodes", "1", "--topics", "3", "--publishers", "2", "--subscribers", "3")
 
@@ -39,3 +39,8 @@ def test_d7_clients_that_crash_stall_and_come_and_go_lose_and_double_nothing() -
 def test_d7_a_bug_that_is_planted_in_the_clients_is_found(plant: str, wrong: str) -> None:
     found = verdict("--seconds", "1", "--messages", "60", "--plant", plant, fails=1)
     assert found[wrong] > 0
+
+
+def test_d7_only_nodes_of_a_cluster_of_its_own_are_killed() -> None:
+    line = said("chaos", "clients", "--kill-nodes", bootstrap="127.0.0.1:1", fails=2)
+    assert "leave -b out" in line
