@@ -25,8 +25,8 @@ class Timing:
     def resign_s(self) -> float:
         """After this long without a majority a leader gives up.
 
-        It serves nobody after a silence already. But on a machine that is too busy all leaders of a
-        node would go at once, and elections are what it needs least.
+        It lets nobody read after a silence already. But on a machine that is too busy all leaders
+        of a node would go at once, and elections are what it needs least.
         """
         return 5 * self.silence_s
 
