@@ -209,8 +209,10 @@ class AsyncTransaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        ending = self._core.commit() if error is None else self._core.abort()
-        await self._kafka.run(ending)
+        try:
+            await self._kafka.run(self._core.commit() if error is None else self._core.abort())
+        finally:
+            self._core.abandon([])
 
     async def put(
         self,

@@ -24,14 +24,23 @@ class PositionLost(LookupError):
     `sapwood partition recover --unsafe`: retention alone never passes a durable subscriber.
     """
 
-    def __init__(self, topic: str, partition: int, lost_from: int, lost_to: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        lost_from: int,
+        lost_to: int,
+        *,
+        goes_on_at: int | None = None,
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.lost_from = lost_from
-        self.lost_to = lost_to  # the first offset that is left
+        self.lost_to = lost_to  # behind the last one that is gone
+        self.goes_on_at = lost_to if goes_on_at is None else goes_on_at
         super().__init__(
-            f"topic {topic}, partition {partition}: offsets {lost_from} to {lost_to - 1} are gone "
-            f"and were never got; the next get goes on at {lost_to}"
+            f"topic {topic}, partition {partition}: offsets {lost_from} to {lost_to - 1} are gone; "
+            f"the next get goes on at {self.goes_on_at}"
         )
 
 

@@ -29,6 +29,7 @@ _FENCED = (
     ErrorCode.GROUP_ID_NOT_FOUND,
 )
 _REBALANCE_TIMEOUT_MS = 30_000
+_IDLE_MS = 30_000
 
 
 class Member:
@@ -55,6 +56,7 @@ class Member:
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._heartbeat: Ticket[Struct] | None = None
         self._next_ms = float("-inf")
+        self._used_ms = float("inf")  # until it is used for the first time
         self._change: Ticket[None] | None = None
 
     def change(self) -> Ticket[None]:
@@ -74,8 +76,13 @@ class Member:
                 self._failed(error)
         if not self.is_busy:
             self.adopt(now_ms)
-        if self._heartbeat is None and self.failure is None and self._next_ms <= now_ms:
+        if self._heartbeat is None and self.failure is None and self._due_ms() <= now_ms:
             self._heartbeat = self._beat(self.membership.epoch, now_ms)
+
+    def use(self, now_ms: float) -> None:
+        """Somebody asks for records, and is between two steps: a good moment to `adopt`."""
+        self._used_ms = now_ms
+        self.adopt(now_ms)
 
     def adopt(self, now_ms: float) -> None:
         """Let go of what was taken away, and take what was given."""
@@ -86,7 +93,12 @@ class Member:
 
     def moments(self) -> Iterator[float]:
         if self.failure is None and self._heartbeat is None:
-            yield self._next_ms
+            yield self._due_ms()
+
+    def _due_ms(self) -> float:
+        """Whoever asks for nothing any more must not keep records from others."""
+        is_idle = not self.is_busy and self._next_ms > self._used_ms + _IDLE_MS
+        return float("inf") if is_idle else self._next_ms
 
     def leave(self, now_ms: float) -> Ticket[Struct]:
         """Once this is answered, nothing that this member has sent can have an effect any more."""

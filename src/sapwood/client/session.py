@@ -11,10 +11,12 @@ from typing import Any, Literal, NamedTuple
 
 from sapwood.client.batches import Delivery
 from sapwood.client.core import ClientCore
+from sapwood.client.effects import Ticket
+from sapwood.client.errors import error_for
 from sapwood.client.group_admin import list_groups_beside
 from sapwood.client.messages import Headers, Message, Outgoing, outgoing
 from sapwood.client.offsets import LATEST
-from sapwood.client.procedures import FOREVER, Procedure, wait_for
+from sapwood.client.procedures import FOREVER, Procedure, Wait, wait_for
 from sapwood.client.subscriber import SEPARATOR, Signed, Subscriber
 from sapwood.client.transactions import Transactor
 from sapwood.wire.errors import KafkaError
@@ -71,6 +73,7 @@ class Session:
         self._put_count = 0
         self._subscribers: dict[str, Subscriber] = {}
         self._idle_transactors: list[Transactor] = []
+        self._auditing: dict[str, Ticket[None]] = {}  # gets with receipts: one per topic at a time
 
     def outgoing(
         self,
@@ -104,16 +107,36 @@ class Session:
         deadline_ms = until_ms(self._clock(), timeout_s)
         if not self._receipts:
             return (yield from self._subscriber(topic).take(most, deadline_ms))
+        while (before := self._auditing.get(topic)) is not None:
+            yield Wait((before,))
+        turn = self._auditing[topic] = Ticket()
+        try:
+            return (yield from self._get_with_receipts(topic, most, deadline_ms))
+        finally:
+            del self._auditing[topic]
+            self._core.settle(turn)
+
+    def _get_with_receipts(
+        self, topic: str, most: int, deadline_ms: float
+    ) -> Procedure[list[Message]]:
         transaction = TransactionCore(self)
         yield from transaction.begin()
+        messages: list[Message] = []
         try:
+            # After the beginning, which ended what came before. These have their receipts.
+            recovered = yield from self._subscriber(topic).recover(most, deadline_ms)
+            if recovered:
+                yield from transaction.abort()
+                return recovered
             messages = yield from transaction.get_many(topic, most, deadline_ms)
             for message in messages:
                 yield from self._write_receipt(transaction, message)
             yield from transaction.commit()
-        except BaseException as error:
-            if not isinstance(error, GeneratorExit):
-                yield from transaction.abort()
+        except GeneratorExit:
+            transaction.abandon(messages)
+            raise
+        except BaseException:
+            yield from transaction.abort()
             raise
         return messages
 
@@ -139,7 +162,9 @@ class Session:
     def pending(self, topic: str) -> Procedure[list[Pending]]:
         """Of every durable subscriber of the topic, whoever it is."""
         core, prefix = self._core, f"{topic}{SEPARATOR}"
-        known = yield from wait_for(core.await_topic(topic, None, self._clock()))
+        known = (yield from wait_for(core.metadata([topic], self._clock()))).topics[topic]
+        if known.error_code:
+            raise error_for(known.error_code, f"topic {topic}")
         ends = yield from wait_for(
             core.list_offsets({(topic, each): LATEST for each in known.partitions}, self._clock())
         )
@@ -162,8 +187,10 @@ class Session:
     # Transactions
 
     def borrow_transactor(self, timeout_ms: int) -> Transactor:
-        if self._idle_transactors:
-            return self._idle_transactors.pop()
+        for transactor in reversed(self._idle_transactors):
+            if transactor.timeout_ms == timeout_ms:
+                self._idle_transactors.remove(transactor)
+                return transactor
         # Processes with one id must not fence each other: the members' epochs do that.
         transactional_id = f"{self.sender}{SEPARATOR}{self._new_name()}"
         return self._core.transactor(transactional_id, timeout_ms, self._clock)
@@ -212,51 +239,68 @@ class TransactionCore:
 
     def __init__(self, session: Session, timeout_ms: int = 60_000) -> None:
         self._session = session
-        self.transactor = session.borrow_transactor(timeout_ms)
+        self._timeout_ms = timeout_ms
+        self._transactor: Transactor | None = None
         self._subscribers: list[Subscriber] = []
-        self._is_over = False
+        self._signed: dict[Subscriber, Signed] = {}
+
+    @property
+    def transactor(self) -> Transactor:
+        if self._transactor is None:
+            raise RuntimeError("the transaction is not open: use it in a `with` block")
+        return self._transactor
 
     def begin(self) -> Procedure[None]:
-        yield from self.transactor.begin()
+        transactor = self._session.borrow_transactor(self._timeout_ms)
+        try:
+            yield from transactor.begin()
+        except BaseException:
+            self._session.return_transactor(transactor)
+            raise
+        self._transactor = transactor
 
     def get_many(self, topic: str, most: int, until_ms: float) -> Procedure[list[Message]]:
         subscriber = self._session.subscriber(topic)
-        messages = yield from subscriber.pick(most, until_ms)
-        if messages and subscriber not in self._subscribers:
+        if subscriber not in self._subscribers:
             self._subscribers.append(subscriber)
-        return messages
+        return (yield from subscriber.pick(self, most, until_ms))
 
     def commit(self) -> Procedure[None]:
         """On an error nothing of the transaction holds, and its messages come again."""
-        self._is_over = True
-        signed: dict[Subscriber, Signed] = {}
+        transactor = self.transactor
         try:
-            signed = {each: each.sign() for each in self._subscribers}
-            yield from self.transactor.commit(
-                {(each.group, one.membership): one.positions for each, one in signed.items()}
+            self._signed = {each: each.sign() for each in self._subscribers if each.is_picked_from}
+            yield from transactor.commit(
+                {(each.group, one.membership): one.positions for each, one in self._signed.items()}
             )
-        except KafkaError:
+        except GeneratorExit:
+            raise  # `abandon` sees to it
+        except BaseException:
             # The last answer may have been lost. If so, the transaction is or isn't committed by
             # the time its successor has begun, and the positions tell.
             yield from self._end_somehow()
-            if not (yield from self._release(signed)):
+            if not (yield from self._release()):
                 raise
         else:
             for subscriber in self._subscribers:
                 subscriber.keep()
-        finally:
-            self._session.return_transactor(self.transactor)
+        self._close()
 
     def abort(self) -> Procedure[None]:
         """After a commit, whatever came of it, there is nothing to abort."""
-        if self._is_over:
+        if self._transactor is None:
             return
-        self._is_over = True
-        try:
-            yield from self._end_somehow()
-            yield from self._release({})
-        finally:
-            self._session.return_transactor(self.transactor)
+        yield from self._end_somehow()
+        yield from self._release()
+
+    def abandon(self, messages: list[Message]) -> None:
+        """Nobody waits for its end any more. These messages weren't handed out yet."""
+        if self._transactor is None:
+            return
+        self._transactor.fail(RuntimeError("nobody waits for the transaction any more"))
+        for subscriber in self._subscribers:
+            subscriber.suspend(self._signed.get(subscriber), messages)
+        self._close()
 
     def _end_somehow(self) -> Procedure[None]:
         try:
@@ -264,9 +308,16 @@ class TransactionCore:
         except KafkaError:
             pass  # it ends by its timeout, or when the next one begins
 
-    def _release(self, signed: Mapping[Subscriber, Signed]) -> Procedure[bool]:
-        is_committed = bool(self._subscribers)
+    def _release(self) -> Procedure[bool]:
+        """Back to before; or True if the positions turn out to be committed."""
+        is_committed = bool(self._signed)
         for subscriber in self._subscribers:
-            was = yield from subscriber.release(signed.get(subscriber))
+            was = yield from subscriber.release(self._signed.get(subscriber))
             is_committed = is_committed and was
+        self._close()
         return is_committed
+
+    def _close(self) -> None:
+        if self._transactor is not None:
+            self._session.return_transactor(self._transactor)
+        self._transactor = None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from sapwood.client.cluster import TopicPartition
 from sapwood.client.core import ClientCore
 from sapwood.client.effects import Ticket
-from sapwood.client.errors import ClientClosed, NotAcknowledged, NotSubscribed, PositionLost
+from sapwood.client.errors import NotAcknowledged, NotSubscribed, PositionLost
 from sapwood.client.fetcher import ConsumedRecord, Fetcher, read_records
 from sapwood.client.groups import NO_MEMBER, Committed, Membership
 from sapwood.client.ledger import Ledger
@@ -37,6 +37,9 @@ _FIRST = "subscribed"
 
 # The answer to a commit is waited for even if there is no time left to wait for messages.
 _PATIENCE_MS = 5_000
+_GOODBYE_MS = 2_000
+# Who waits is in use: its member is told so this often.
+_STILL_HERE_MS = 10_000
 _FENCED = frozenset(
     {
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -103,7 +106,9 @@ class Subscriber:
         self._out: dict[TopicPartition, dict[int, _Out]] = {}
         self._take: _Take | None = None
         self._owed: list[Message] = []  # taken, and not handed out yet
+        self._handed: list[Message] = []  # those that a transaction was given, until it ends
         self._picked: set[TopicPartition] = set()  # by a transaction that is open
+        self._reader: object = None  # that transaction
         self._count = 0
         self._turn: Ticket[None] | None = None
 
@@ -140,11 +145,9 @@ class Subscriber:
     def close(self) -> Procedure[None]:
         """Let others have the partitions at once."""
         member = self._dissolve()
-        if member is not None:
-            try:
-                yield from wait_for(self._core.leave(member, self._clock()))
-            except (KafkaError, ClientClosed):
-                pass  # its session will time out
+        if member is not None:  # if nobody answers, its session will time out
+            leaving = self._core.leave(member, self._clock())
+            yield Wait((leaving,), self._clock() + _GOODBYE_MS)
 
     # Taking
 
@@ -208,13 +211,22 @@ class Subscriber:
 
     # Taking in a transaction, which ends by `release`
 
-    def pick(self, most: int, until_ms: float) -> Procedure[list[Message]]:
-        """Messages whose positions are the transaction's to commit."""
+    @property
+    def is_picked_from(self) -> bool:
+        return bool(self._picked)
+
+    def pick(self, reader: object, most: int, until_ms: float) -> Procedure[list[Message]]:
+        """Messages whose positions are the transaction's, `reader`, to commit."""
         while True:
-            with (yield from self._my_turn(in_transaction=True)):
+            with (yield from self._my_turn(reader)):
                 yield from self._prepare(until_ms)
+                if self._owed:
+                    owed, self._owed = self._owed[:most], self._owed[most:]
+                    self._handed += owed
+                    return owed
                 records = self._next_records(most)
                 self._acknowledge(records)
+                self._reader = reader
                 self._picked.update(_keys(records))
             if records or self._clock() >= until_ms:
                 return [received(record) for record in records]
@@ -227,22 +239,46 @@ class Subscriber:
     def release(self, signed: Signed | None) -> Procedure[bool]:
         """After the transaction: whether these positions were committed; if not, back to before."""
         picked, self._picked = self._picked, set()
+        is_committed = False
         try:
-            return signed is not None and (yield from self._was_committed(signed))
+            is_committed = signed is not None and (yield from self._was_committed(signed))
+            return is_committed
         finally:
+            if not is_committed:
+                self._owed = self._handed + self._owed
+            self._handed = []
             for key in picked:
                 self._unload(key)
 
     def keep(self) -> None:
         """The transaction was committed."""
-        self._picked = set()
+        self._picked, self._handed = set(), []
+
+    def recover(self, most: int, until_ms: float) -> Procedure[list[Message]]:
+        """What an earlier call took and nobody waited for."""
+        with (yield from self._my_turn()):
+            yield from self._settle(until_ms)
+            owed, self._owed = self._owed[:most], self._owed[most:]
+            return owed
+
+    def suspend(self, signed: Signed | None, messages: list[Message]) -> None:
+        """The transaction was left alone before its end; if its positions were to be committed,
+        what became of that decides, later, whether these messages are still to be handed out."""
+        picked, self._picked = self._picked, set()
+        if signed is None:
+            for key in picked:
+                self._unload(key)
+            return
+        unheard: Ticket[None] = Ticket()
+        unheard.settle(None, KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody waited"))
+        self._take = _Take(messages, signed, unheard)
 
     # One at a time
 
-    def _my_turn(self, *, in_transaction: bool = False) -> Procedure[AbstractContextManager[None]]:
+    def _my_turn(self, reader: object = None) -> Procedure[AbstractContextManager[None]]:
         while self._turn is not None:
             yield Wait((self._turn,))
-        if self._picked and not in_transaction:
+        if self._picked and self._reader is not reader:
             raise RuntimeError(
                 f"topic {self._topic} is being read in a transaction: get through the transaction "
                 "until it has ended"
@@ -287,7 +323,7 @@ class Subscriber:
             self._dissolve()
             raise member.failure
         if member is not None and not self._picked:
-            member.adopt(self._clock())  # who asks without a pause is never found idle
+            member.use(self._clock())  # who asks without a pause is never found idle
         owned = frozenset() if member is None else member.owned
         for key in [key for key in self._ledgers if key not in owned]:
             self._unload(key)
@@ -405,7 +441,8 @@ class Subscriber:
                 losses.append(PositionLost(*key, position, first[key].offset))
                 ledger.acknowledge(position, first[key].offset)
             elif position > last[key].offset:  # an operator gave up what had been acknowledged
-                losses.append(PositionLost(*key, last[key].offset, position))
+                end = last[key].offset
+                losses.append(PositionLost(*key, end, position, goes_on_at=end))
                 ledger = Ledger(Committed(last[key].offset, ""))
             ledger.read_to = ledger.position
             self._ledgers[key] = ledger
@@ -422,7 +459,7 @@ class Subscriber:
             tickets.append(self._take.ticket)
         if self._fetcher is not None and self._ledgers:
             tickets.append(self._fetcher.arrival())
-        yield Wait(tuple(tickets), until_ms)
+        yield Wait(tuple(tickets), min(until_ms, self._clock() + _STILL_HERE_MS))
 
     # Committing
 

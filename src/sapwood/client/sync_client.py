@@ -255,7 +255,10 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._kafka.run(self._core.commit() if error is None else self._core.abort())
+        try:
+            self._kafka.run(self._core.commit() if error is None else self._core.abort())
+        finally:
+            self._core.abandon([])
 
     def put(
         self,

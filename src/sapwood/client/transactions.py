@@ -20,7 +20,7 @@ from sapwood.client.effects import Effects, Ticket
 from sapwood.client.errors import MISPLACED, error_for
 from sapwood.client.groups import Committed, Membership, committed_topics, read_committed_topics
 from sapwood.client.pool import ConnectionPool
-from sapwood.client.procedures import Procedure, wait_for
+from sapwood.client.procedures import Procedure, Wait, wait_for
 from sapwood.client.producer import Producer
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
@@ -65,15 +65,16 @@ class Transactor:
         self._effects = effects
         self._clock = clock
         self.transactional_id = transactional_id
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self.identity: Identity | None = None
         self.failure: Exception | None = None
         self._parts = config, view, pool, router, effects, draw
         self.producer = Producer(*self._parts, self)
         self._known: set[TopicPartition] = set()
         self._announced: set[TopicPartition] = set()
-        self._announcement: Ticket[None] | None = None
+        self._announcement: tuple[Ticket[None], set[TopicPartition]] | None = None
         self._has_positions = False
+        self._beginning: Ticket[Identity] | None = None
 
     # As the scope of its producer
 
@@ -88,17 +89,17 @@ class Transactor:
     # As a part of the core
 
     def poll(self, now_ms: float) -> None:
+        if self._announcement is not None and self._announcement[0].done:
+            (ticket, keys), self._announcement = self._announcement, None
+            if ticket.error is not None:
+                self._give_up(ticket.error)
+            self._known |= keys
         self.producer.poll(now_ms)
         if self.failure is not None:
             self.producer.close(self.failure)
-        ticket = self._announcement
-        if ticket is not None and ticket.done:
-            self._announcement = None
-            if ticket.error is not None:
-                self._give_up(ticket.error)
         missing = self._announced - self._known
         if missing and self._announcement is None and self.failure is None:
-            self._announcement = self._announce(missing, now_ms)
+            self._announcement = self._announce(missing, now_ms), missing
 
     def moments(self) -> Iterator[float]:
         return self.producer.moments()
@@ -116,13 +117,18 @@ class Transactor:
         self._forget()
         message = Struct(
             transactional_id=self.transactional_id,
-            transaction_timeout=self._timeout_ms,
+            transaction_timeout=self.timeout_ms,
             producer_id=-1,
             producer_epoch=-1,
         )
-        self.identity = yield from wait_for(
-            self._ask(Api.INIT_PRODUCER_ID, message, self._target, _read_identity)
-        )
+        if self._beginning is None:
+            self._beginning = self._ask(Api.INIT_PRODUCER_ID, message, self._target, _read_identity)
+        # Whoever asked for it may have been interrupted: a second one would fence the first.
+        beginning = self._beginning
+        if not beginning.done:
+            yield Wait((beginning,))
+        self._beginning = None
+        self.identity = beginning.result()
         self.failure = None
 
     def commit(
@@ -211,7 +217,6 @@ class Transactor:
                             partition.partition_error_code,
                             f"transaction {self.transactional_id}, topic {topic.name}",
                         )
-            self._known |= keys
 
         return self._ask(Api.ADD_PARTITIONS_TO_TXN, message, self._target, read, now_ms)
 
@@ -262,6 +267,7 @@ class Transactor:
         self.producer.close(error)
 
     def _forget(self) -> None:
+        self._announcement = None  # of another transaction, if it is still under way
         self._known.clear()
         self._announced.clear()
         self._has_positions = False
