@@ -30,6 +30,7 @@ class Sum:
     def __init__(self) -> None:
         self.total = 0
         self.ticks = 0
+        self.told: list[object] = []
         self.alarm_ms = float("inf")
 
     def replay(self, key: bytes | None, value: bytes | None, producer: object) -> None:
@@ -38,12 +39,14 @@ class Sum:
     def settle(
         self, producer_id: int, producer_epoch: int, committed: bool, now_ms: int
     ) -> list[Effect]:
+        self.told.append((producer_id, committed))
         return []
 
     def loaded(self, now_ms: int) -> list[Effect]:
         return []
 
     def topics_changed(self, now_ms: int) -> list[Effect]:
+        self.told.append("topics")
         return []
 
     def tick(self, now_ms: int) -> list[Effect]:
@@ -68,6 +71,9 @@ class Sum:
 
     def read(self, token: object) -> list[Effect]:
         return [Answer(token, Struct(total=self.total))]
+
+    def news(self) -> Struct:
+        return Struct(told=self.told)
 
     def remind(self, token: object, at_ms: int) -> list[Effect]:
         self.alarm_ms = at_ms
@@ -164,6 +170,35 @@ async def test_a_failed_sync_sends_all_who_wait_away(tmp_path: Path) -> None:
         with pytest.raises(KafkaError) as caught:
             await sums.read()
         assert caught.value.code == ErrorCode.NOT_COORDINATOR
+
+
+@on_a_loop
+async def test_a_machine_follows_its_log_while_its_leader_hears_of_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a leader keeps its office for a while: what it missed it would never learn."""
+    async with started(tmp_path) as asking:
+        sums = Sums(asking)
+        await sums.begin()
+        shard = sums.shard
+        marker = Struct(
+            producer_id=7,
+            producer_epoch=0,
+            transaction_result=True,
+            topics=[Struct(name=TOPIC, partition_indexes=[shard.partition.index])],
+            coordinator_epoch=0,
+            transaction_version=0,
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr(shard.partition.group, "has_quorum", lambda now: False)
+            asking.peer.node = 1
+            answer = await asking.answer(Api.WRITE_TXN_MARKERS, 1, Struct(markers=[marker]))
+            assert answer.markers[0].topics[0].partitions[0].error_code == 0
+            asking.broker.state.coordinators.topics_changed()
+            with pytest.raises(KafkaError, match="not the coordinator"):
+                await shard.ask(lambda machine, token, now: machine.read(token))
+        answer = await shard.ask(lambda machine, token, now: [Answer(token, machine.news())])
+        assert answer.told == [(7, True), "topics"]
 
 
 @on_a_loop

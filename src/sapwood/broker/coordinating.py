@@ -107,6 +107,11 @@ class Shard(Generic[M]):
     def tell(self, news: Callable[[M, int], Sequence[Effect]]) -> None:
         """Something that nobody waits for."""
         self.check()
+        self.follow(news)
+
+    def follow(self, news: Callable[[M, int], Sequence[Effect]]) -> None:
+        """Something that has happened, whether this may answer now or not: a leader that hears of
+        no majority for a while keeps its shard, which would never learn of it later."""
         self._step(lambda now_ms: news(self._machine, now_ms))
 
     def check(self) -> None:
@@ -397,7 +402,7 @@ class Coordinators:
         """A transaction's marker was just appended to the partition."""
         shard = self._shards.get(partition.key)
         if shard is not None and shard.is_ready:  # else it is going to read it
-            shard.tell(
+            shard.follow(
                 lambda machine, now_ms: machine.settle(
                     producer_id, producer_epoch, committed, now_ms
                 )
@@ -406,10 +411,7 @@ class Coordinators:
     def topics_changed(self) -> None:
         for shard in list(self._shards.values()):
             if shard.is_ready:
-                try:
-                    shard.tell(lambda machine, now_ms: machine.topics_changed(now_ms))
-                except KafkaError as error:
-                    logger.debug("%s was not told of a change of topics: %s", shard, error)
+                shard.follow(lambda machine, now_ms: machine.topics_changed(now_ms))
 
     def close(self) -> None:
         self._closed = True
