@@ -159,6 +159,25 @@ async def test_each_marker_is_answered_for_itself(tmp_path: Path) -> None:
 
 
 @on_a_loop
+async def test_a_marker_that_was_held_up_on_an_older_connection_ends_no_later_transaction(
+    tmp_path: Path,
+) -> None:
+    async with started(tmp_path) as it:
+        Coordinator(it)
+        await it.create("t")
+        await write(it, b"a", sequence=0)
+        it.peer.opened_at = 2.0
+        assert await end(it) == ErrorCode.NONE
+        await write(it, b"b", sequence=1)
+        it.peer.opened_at = 1.0
+        assert await end(it) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await latest(it, READ_COMMITTED) == 2
+        # Another node's connections have nothing to do with that.
+        assert await end(it, committed=False, node=2) == ErrorCode.NONE
+        assert await latest(it, READ_COMMITTED) == 4
+
+
+@on_a_loop
 async def test_producers_are_described(tmp_path: Path) -> None:
     async with started(tmp_path) as it:
         Coordinator(it)

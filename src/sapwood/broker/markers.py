@@ -10,10 +10,18 @@ from sapwood.wire.errors import ErrorCode, KafkaError
 
 
 async def write_txn_markers(state: BrokerState, request: Request, message: Struct) -> Struct:
-    """Only a coordinator decides on transactions, and that is a node."""
-    if request.connection.node is None:
-        refusal = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return Struct(markers=[_refused(marker, refusal) for marker in message.markers])
+    """Only a coordinator decides on transactions, and that is a node.
+
+    A marker names a producer and its epoch, not the transaction that it means: one that was held up
+    in the network could end a later transaction. But a node goes on over a newer connection only
+    if it has given the older one up, so what still comes over that one is refused.
+    """
+    node, opened_at = request.connection.node, request.connection.opened_at
+    if node is None:
+        return _refused(message, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if opened_at < state.markers_over.get(node, opened_at):
+        return _refused(message, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    state.markers_over[node] = opened_at
     return Struct(markers=await write_markers(state, message.markers))
 
 
@@ -80,19 +88,24 @@ def _write(
     return result
 
 
-def _refused(marker: Struct, error: KafkaError) -> Struct:
+def _refused(message: Struct, code: ErrorCode) -> Struct:
     return Struct(
-        producer_id=marker.producer_id,
-        topics=[
+        markers=[
             Struct(
-                name=topic.name,
-                partitions=[
-                    Struct(partition_index=index, error_code=int(error.code))
-                    for index in topic.partition_indexes
+                producer_id=marker.producer_id,
+                topics=[
+                    Struct(
+                        name=topic.name,
+                        partitions=[
+                            Struct(partition_index=index, error_code=int(code))
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
                 ],
             )
-            for topic in marker.topics
-        ],
+            for marker in message.markers
+        ]
     )
 
 

@@ -84,6 +84,8 @@ class BrokerState:
     server_metrics: Callable[[], dict[str, float]]
     fetch_waiters: set[FetchWaiter] = field(default_factory=set)
     verifying: Verifying = field(default_factory=Verifying)
+    markers_over: dict[int, float] = field(default_factory=dict)
+    """By node: when the newest connection was opened over which it has sent markers."""
     transaction_counters: Counters = field(default_factory=Counters)
 
     @property
