@@ -8,6 +8,7 @@ import pytest
 
 from sapwood.broker.coordinating import Kind, Shard
 from sapwood.coordinator.effects import Answer, Append, Effect
+from sapwood.raft import Elected
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
@@ -199,6 +200,35 @@ async def test_a_machine_follows_its_log_while_its_leader_hears_of_nobody(
                 await shard.ask(lambda machine, token, now: machine.read(token))
         answer = await shard.ask(lambda machine, token, now: [Answer(token, machine.news())])
         assert answer.told == [(7, True), "topics"]
+
+
+@on_a_loop
+async def test_who_hands_its_lead_over_says_nothing_of_what_is_newest(tmp_path: Path) -> None:
+    """The successor may have committed more, and this node been asleep meanwhile."""
+    async with started(tmp_path) as asking:
+        sums = Sums(asking)
+        await sums.begin()
+        shard = sums.shard
+        wanted = Struct(
+            partition_index=shard.partition.index, current_leader_epoch=-1, timestamp=-1
+        )
+        message = Struct(replica_id=-1, topics=[Struct(name=TOPIC, partitions=[wanted])])
+
+        async def latest() -> int:
+            answer = await asking.answer(Api.LIST_OFFSETS, 1, message)
+            return int(answer.topics[0].partitions[0].error_code)
+
+        role = shard.partition.group.role
+        assert isinstance(role, Elected)
+        assert await latest() == 0
+        role.successor = 2
+        assert await latest() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(KafkaError, match="not the coordinator"):
+            await shard.ask(lambda machine, token, now: machine.read(token))
+        # It may come to nothing, and then nothing was lost by it.
+        role.successor = None
+        assert await latest() == 0
+        assert await sums.read() == 0
 
 
 @on_a_loop

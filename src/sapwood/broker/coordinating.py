@@ -117,7 +117,7 @@ class Shard(Generic[M]):
     def check(self) -> None:
         """Raises what a client is to be told if this can't answer."""
         try:
-            self.partition.check_leads()
+            self.partition.check_newest()
         except KafkaError as error:
             raise not_coordinator() from error
         if self._ended or self.partition.leader_epoch != self.epoch:

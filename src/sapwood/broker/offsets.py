@@ -29,7 +29,7 @@ def list_offsets(state: BrokerState, request: Request, message: Struct) -> Struc
         try:
             partition = state.partition(topic.name, b"", wanted.partition_index)
             check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
-            partition.check_confirmed()
+            partition.check_newest()
             limit = partition.last_stable_offset if stable else partition.high_watermark
             result.timestamp, result.offset = _offset_at(partition, wanted.timestamp, limit)
         except KafkaError as error:

@@ -196,6 +196,19 @@ class Partition:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self} has a new leader that is not ready yet"
             )
 
+    def check_newest(self) -> None:
+        """For answers that may not miss what anybody has committed: a successor doesn't wait until
+        nobody hears of this leader, so it may lead already while this one was asleep."""
+        self.check_confirmed()
+        self._check_stays()
+
+    def _check_stays(self) -> None:
+        role = self.group.role
+        if isinstance(role, Elected) and role.successor is not None:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self} is being handed to another leader"
+            )
+
     def check_enough_replicas(self) -> None:
         """Refuse what could not be acknowledged before anything is written."""
         needed = max(self.rules.min_insync_replicas, majority(len(self.voters)))
@@ -304,11 +317,7 @@ class Partition:
         # the metadata of all their partitions and come back: more load. Who waits for a quorum
         # can't be misled by a leader that was replaced meanwhile.
         self._check_role(self.group.holds_office if everywhere else self.group.has_quorum)
-        role = self.group.role
-        if isinstance(role, Elected) and role.successor is not None:
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self} is being handed to another leader"
-            )
+        self._check_stays()
 
     def _store(self, batch: memoryview, header: BatchHeader, now_ms: int) -> int:
         log = self.log
