@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from sapwood.metadata.image import Image, Topic
 from sapwood.replica import Partition, Replicas
 from sapwood.wire.batch import BatchHeader, iterate, read_header
 from sapwood.wire.codec import Struct
+from sapwood.wire.control import decode_transaction_marker
 from sapwood.wire.errors import ErrorCode, KafkaError
-from sapwood.wire.records import decode_batch, encode_batch
+from sapwood.wire.records import Record, decode_batch, encode_batch
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +32,6 @@ LOAD_BYTES = 128 << 10
 RELOAD_S = 1.0
 """After a failure that may happen again at once."""
 LATE_S = 0.5
-_MARKER_KEY = struct.Struct(">hh")
-_ABORT, _COMMIT = 0, 1
 
 M = TypeVar("M", bound=Machine)
 GroupKey = tuple[bytes, int]
@@ -265,22 +263,19 @@ class Shard(Generic[M]):
                     producer = header.producer_id, header.producer_epoch
                 records = decode_batch(view, position)
                 if header.is_control:
-                    self._replay_marker(header, records[0].key or b"")
+                    self._replay_marker(header, records[0])
                 else:
                     for record in records:
                         if record.offset >= self._position:
                             self._machine.replay(record.key, record.value, producer)
                 self._position = header.next_offset
 
-    def _replay_marker(self, header: BatchHeader, key: bytes) -> None:
+    def _replay_marker(self, header: BatchHeader, record: Record) -> None:
         """The end of a transaction; other control records are not for a machine."""
-        if header.producer_id < 0 or len(key) < _MARKER_KEY.size:
-            return
-        _, kind = _MARKER_KEY.unpack_from(key)
-        if kind in (_ABORT, _COMMIT):
-            self._machine.settle(
-                header.producer_id, header.producer_epoch, kind == _COMMIT, self.now_ms()
-            )
+        marker = decode_transaction_marker(record.key, record.value)
+        if marker is not None and header.producer_id >= 0:
+            producer = header.producer_id, header.producer_epoch
+            self._machine.settle(*producer, marker.committed, self.now_ms())
 
     # -- the end -----------------------------------------------------------------------------
 
