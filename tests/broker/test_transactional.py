@@ -223,6 +223,21 @@ async def test_the_coordinator_is_asked_about_the_first_batch_of_a_transaction(
 
 
 @on_a_loop
+async def test_a_transaction_goes_on_after_its_producer_was_forgotten(tmp_path: Path) -> None:
+    """As when too many others came after it, or the clock was put forward by a day."""
+    async with started(tmp_path) as it:
+        coordinator = Coordinator(it)
+        await it.create("t")
+        await write(it, b"a", sequence=0)
+        state = it.broker.state
+        state.partition("t", b"", 0).log.producers.expire(state.now_ms() + 2 * 24 * 3_600_000)
+        assert (await write(it, b"b", sequence=1)).error_code == ErrorCode.NONE
+        assert len(coordinator.asked) == 2
+        assert await end(it) == ErrorCode.NONE
+        assert await latest(it, READ_COMMITTED) == 3
+
+
+@on_a_loop
 async def test_what_is_no_transaction_is_refused(tmp_path: Path) -> None:
     async with started(tmp_path) as it:
         coordinator = Coordinator(it)

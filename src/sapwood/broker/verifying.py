@@ -185,8 +185,8 @@ class Verifying:
 
 
 def _has_to_be_verified(partition: Partition, header: BatchHeader) -> bool:
-    log = partition.log
-    return (
-        log.transactions.first_offset(header.producer_id) is None
-        and log.producers.original(header) is None
-    )
+    log, producer_id = partition.log, header.producer_id
+    # A producer that was forgotten in the middle of it: nobody knows in which epoch that began.
+    is_known = log.producers.find(producer_id) is not None
+    in_progress = is_known and log.transactions.first_offset(producer_id) is not None
+    return not in_progress and log.producers.original(header) is None
