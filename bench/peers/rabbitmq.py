@@ -81,14 +81,14 @@ class RabbitMQLoad:
         with pika.BlockingConnection(self._parameters) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            _declare(channel, "first.0")
+            declare(channel, "first.0")
             channel.basic_publish("", "first.0", b"first", PERSISTENT)
 
     def create(self, topic: str, partitions: int) -> None:
         with pika.BlockingConnection(self._parameters) as connection:
             channel = connection.channel()
             for queue in _queues(topic, partitions):
-                _declare(channel, queue)
+                declare(channel, queue)
 
     def delete(self, topic: str, partitions: int) -> None:
         with pika.BlockingConnection(self._parameters) as connection:
@@ -127,7 +127,7 @@ def _queues(topic: str, partitions: int) -> list[str]:
     return [f"{topic}.{number}" for number in range(partitions)]
 
 
-def _declare(channel: Any, queue: str) -> None:
+def declare(channel: Any, queue: str) -> None:
     channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
 
 
