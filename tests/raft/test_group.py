@@ -376,6 +376,7 @@ def test_leadership_is_handed_over_to_a_voter_in_step_or_kept_after_a_while() ->
     fetched(group, ONE, log.position, at=0.5)
     assert not group.hand_over(2, 0.5), "not heard of"
     assert not group.hand_over(0, 0.5), "to itself"
+    assert not group.hand_over(1, 2.0), "silent by now: nobody could write while it is waited for"
     log.grow(1)
     group.take()
     assert group.hand_over(1, 0.5)

@@ -337,7 +337,9 @@ class Group:
         """Give up leadership to a voter in step; False if it can't be done now."""
         role = self.role
         successor = next((it for it in self.voters if it.node == node and it != self.me), None)
-        if not isinstance(role, Leader) or successor not in role.progress:
+        if not isinstance(role, Leader) or successor is None:
+            return False
+        if not role.hears(successor, now - self.timing.silence_s):
             return False
         role.successor, role.successor_deadline = node, now + self.timing.silence_s
         self._hand_over_if_ready()

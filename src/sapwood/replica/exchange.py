@@ -306,7 +306,10 @@ class Exchange:
                 others = [it for it in partition.group.in_sync(self._loop.time()) if it != self._me]
                 if others and len(partition.voters) > 1:
                     left += 1
-                    self._give_up(partition, others[partition.index % len(others)])
+                    first = partition.index % len(others)
+                    for node in others[first:] + others[:first]:
+                        if self._give_up(partition, node):
+                            break
             if not left:
                 return
             await asyncio.sleep(0.02)
