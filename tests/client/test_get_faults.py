@@ -3,11 +3,15 @@
 import asyncio
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import sapwood
-from sapwood.client import KafkaError
+from sapwood.client import KafkaClient, KafkaError, subscriber
+from sapwood.client.admin import NewTopic
 from tests.client.proxy import CuttingProxy, cut_off_node
 from tests.helpers import eventually
 
@@ -83,6 +87,63 @@ def test_a_commit_whose_answer_is_lost_is_found_out_about(tmp_path: Path) -> Non
                 assert await client.get("t", 0.2) is None
 
     asyncio.run(run())
+
+
+def test_while_the_fate_of_a_commit_is_unknown_nothing_else_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A get that gives up, and the next one that does: the first one's message is still owed."""
+    monkeypatch.setattr(subscriber, "_PATIENCE_MS", 50)
+
+    async def run() -> None:
+        async with cut_off_node(tmp_path) as (_, proxy):
+            bootstrap = f"127.0.0.1:{proxy.port}"
+            async with sapwood.AsyncClient(bootstrap, id="alice", backoff_ms=1) as client:
+                await client.subscribe("t", start="earliest")
+                await client.put_many("t", [str(number) for number in range(9)])
+                found = [await client.get("t", 30)]  # now the others are fetched, too
+                proxy.swallows_answers = True
+                assert await client.get("t", 0) is None
+                assert await client.get("t", 0) is None
+                assert await client.get_many("t", 5, 0, ack="manual") == []
+                proxy.swallows_answers = False
+                proxy.cut()
+                found += [await client.get("t", 30) for _ in range(8)]
+                assert [int(each.text) for each in found if each] == list(range(9))
+
+    asyncio.run(run())
+
+
+def test_of_a_commit_that_one_partition_refuses_only_the_others_messages_are_got(
+    tmp_path: Path,
+) -> None:
+    """The gaps of what was acknowledged in partition 0 don't fit into its position any more."""
+    config = {"offset.metadata.max.bytes": "30"}
+    with (
+        sapwood.Cluster(config=config, data_dir=tmp_path) as cluster,
+        sapwood.Client(cluster.bootstrap, id="alice") as alice,
+        KafkaClient(cluster.bootstrap) as kafka,
+    ):
+        kafka.create_topics([NewTopic("t", 2, 1)])
+        alice.subscribe("t", start="earliest")
+        for number in range(10):
+            kafka.send("t", f"{number}".encode(), partition=0)
+        kafka.flush()
+        lent = alice.get_many("t", 5, 10, ack="manual")
+        lent[1].ack()
+        lent[3].ack()
+        for number in range(5):
+            kafka.send("t", f"other {number}".encode(), partition=1)
+        kafka.flush()
+        for _ in range(5):
+            alice.pending("t")  # meanwhile they arrive, behind what is left of partition 0
+        found: list[str] = []
+        while len(found) < 5:
+            with suppress(KafkaError):  # there was nothing but partition 0's
+                found += [message.text for message in alice.get_many("t", 100, 10)]
+        assert found == [f"other {number}" for number in range(5)]
+        with pytest.raises(KafkaError, match="OFFSET_METADATA_TOO_LARGE"):
+            alice.get_many("t", 100, 10)
 
 
 SUBSCRIBER = """

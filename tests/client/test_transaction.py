@@ -143,6 +143,32 @@ def test_the_asynchronous_client_has_transactions_side_by_side(bootstrap: str) -
     assert sorted(committed(bootstrap, target)) == sorted(expected)
 
 
+def test_two_transactions_of_one_client_do_not_read_one_topic(bootstrap: str) -> None:
+    """Each would commit, or give back, what the other has got."""
+    source = unique("source")
+    with Client(bootstrap, id="alice") as alice:
+        alice.put_many(source, ["0", "1"])
+        alice.subscribe(source, start="earliest")
+        with alice.transaction() as first, alice.transaction() as second:
+            assert first.get(source, 10) is not None
+            with pytest.raises(RuntimeError, match="through the transaction"):
+                second.get(source, 10)
+        assert drain(alice, source) == ["1"]
+
+
+def test_every_transaction_has_the_time_that_it_was_given(bootstrap: str) -> None:
+    empty, target = unique("empty"), unique("target")
+    with Client(bootstrap, id="alice") as alice:
+        alice.put(empty, "")
+        alice.subscribe(empty)
+        with alice.transaction(timeout=1) as transaction:
+            transaction.put(target, "0")
+        with alice.transaction(timeout=60) as transaction:
+            transaction.put(target, "1")
+            assert alice.get(empty, 3) is None  # longer than the first one had
+    assert committed(bootstrap, target) == ["0", "1"]
+
+
 def test_receipts_prove_what_was_delivered_to_whom(bootstrap: str) -> None:
     topic = unique("audited")
     with Client(bootstrap, id="shop") as shop:

@@ -69,6 +69,7 @@ class Call(Generic[T]):
     seen_moment: int | None = None  # of the view that didn't know the target
     not_before_ms: float = 0.0
     last_error: KafkaError | None = None
+    was_cut: bool = False  # sent over a connection that broke: it may yet arrive once more
 
 
 class Router:
@@ -204,6 +205,7 @@ class Router:
             if error.code in STALE_VIEW:
                 self._view.invalidate()
             call.last_error = error
+            call.was_cut = call.was_cut or error.code is ErrorCode.NETWORK_EXCEPTION
             self._pause(call, now_ms)
             self._waiting.append(call)
         except (AttributeError, ValueError, TypeError) as error:

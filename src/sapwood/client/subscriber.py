@@ -107,7 +107,7 @@ class Subscriber:
         self._take: _Take | None = None
         self._owed: list[Message] = []  # taken, and not handed out yet
         self._handed: list[Message] = []  # those that a transaction was given, until it ends
-        self._picked: set[TopicPartition] = set()  # by a transaction that is open
+        self._picked: dict[TopicPartition, Ledger] = {}  # by a transaction that is open
         self._reader: object = None  # that transaction
         self._count = 0
         self._turn: Ticket[None] | None = None
@@ -125,6 +125,7 @@ class Subscriber:
             )
         )
         positions = {key: Committed(each.offset, _FIRST) for key, each in found.items()}
+        deadline_ms = self._clock() + self._core.config.api_timeout_ms
         while True:
             try:
                 yield from wait_for(
@@ -133,8 +134,9 @@ class Subscriber:
             except KafkaError as error:
                 if error.code in _FENCED:  # somebody else has subscribed, and gets already
                     return False
-                if not error.code.retriable:
+                if not error.code.retriable or self._clock() >= deadline_ms:
                     raise
+                yield Wait((), self._clock() + self._core.config.pause_ms(0))
             else:
                 return True
 
@@ -227,32 +229,37 @@ class Subscriber:
                 records = self._next_records(most)
                 self._acknowledge(records)
                 self._reader = reader
-                self._picked.update(_keys(records))
+                for key in _keys(records):
+                    self._picked.setdefault(key, self._ledgers[key])
             if records or self._clock() >= until_ms:
                 return [received(record) for record in records]
             yield from self._news(until_ms)
 
     def sign(self) -> Signed:
         """What the transaction has to commit."""
+        if any(self._ledgers.get(key) is not ledger for key, ledger in self._picked.items()):
+            raise self._moved()  # or read anew, from before what was picked
         return self._sign(self._picked)
 
     def release(self, signed: Signed | None) -> Procedure[bool]:
         """After the transaction: whether these positions were committed; if not, back to before."""
-        picked, self._picked = self._picked, set()
         is_committed = False
         try:
-            is_committed = signed is not None and (yield from self._was_committed(signed))
+            if signed is not None:
+                is_committed = bool((yield from self._committed_under(signed)))
             return is_committed
         finally:
             if not is_committed:
                 self._owed = self._handed + self._owed
-            self._handed = []
-            for key in picked:
+            for key in self._picked:
                 self._unload(key)
+            self.keep()
 
     def keep(self) -> None:
         """The transaction was committed."""
-        self._picked, self._handed = set(), []
+        self._picked, self._handed = {}, []
+        if self._member is not None and self._turn is None:
+            self._member.is_busy = self._take is not None
 
     def recover(self, most: int, until_ms: float) -> Procedure[list[Message]]:
         """What an earlier call took and nobody waited for."""
@@ -264,7 +271,7 @@ class Subscriber:
     def suspend(self, signed: Signed | None, messages: list[Message]) -> None:
         """The transaction was left alone before its end; if its positions were to be committed,
         what became of that decides, later, whether these messages are still to be handed out."""
-        picked, self._picked = self._picked, set()
+        picked, self._picked = self._picked, {}
         if signed is None:
             for key in picked:
                 self._unload(key)
@@ -395,6 +402,8 @@ class Subscriber:
 
     def _next_records(self, most: int) -> list[ConsumedRecord]:
         records: list[ConsumedRecord] = []
+        if self._take is not None:
+            return records
         while self._ready and len(records) < most:
             record = self._ready[0]
             key, offset = record[:2], record.offset
@@ -470,11 +479,14 @@ class Subscriber:
     def _sign(self, keys: Iterable[TopicPartition]) -> Signed:
         member = self._member
         if member is None or any(key not in self._ledgers for key in keys):
-            raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f"{self.group}: partitions have moved")
+            raise self._moved()
         self._count += 1
         token = f"{member.membership.member_id[:16]}.{self._count}"
         positions = {key: self._ledgers[key].committed(token) for key in keys}
         return Signed(token, member.membership, positions)
+
+    def _moved(self) -> KafkaError:
+        return KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f"{self.group}: partitions have moved")
 
     def _commit(self, messages: list[Message], keys: Iterable[TopicPartition]) -> None:
         signed = self._sign(dict.fromkeys(keys))
@@ -495,16 +507,16 @@ class Subscriber:
         error = take.ticket.error
         if error is not None and not isinstance(error, KafkaError):
             raise error
-        is_committed = error is None
+        committed = set(take.signed.positions)
         if error is not None:
             yield from self._step_aside(error)
-            is_committed = yield from self._was_committed(take.signed)
+            # One partition may have been refused, and the others not.
+            committed = yield from self._committed_under(take.signed)
             for key in take.signed.positions:
                 self._unload(key)
         self._take = None
-        if is_committed:
-            self._owed += take.messages
-        elif error is not None and not error.code.retriable and error.code not in _FENCED:
+        self._owed += [it for it in take.messages if (it.topic, it.partition) in committed]
+        if error is not None and not (committed or error.code.retriable or error.code in _FENCED):
             raise error
 
     def _step_aside(self, error: KafkaError) -> Procedure[None]:
@@ -524,11 +536,11 @@ class Subscriber:
             member.fenced(error.code, self._clock())
             yield Wait((change,), self._clock() + _PATIENCE_MS)
 
-    def _was_committed(self, signed: Signed) -> Procedure[bool]:
+    def _committed_under(self, signed: Signed) -> Procedure[set[TopicPartition]]:
         found = yield from wait_for(
             self._core.groups.positions(self.group, signed.positions, self._clock())
         )
-        return any(signed.token in Ledger(each).tokens for each in found.values())
+        return {key for key, each in found.items() if signed.token in Ledger(each).tokens}
 
 
 def _keys(records: Iterable[ConsumedRecord]) -> list[TopicPartition]:

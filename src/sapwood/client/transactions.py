@@ -75,6 +75,7 @@ class Transactor:
         self._announcement: tuple[Ticket[None], set[TopicPartition]] | None = None
         self._has_positions = False
         self._beginning: Ticket[Identity] | None = None
+        self._asked: list[Call[Any]] = []
 
     # As the scope of its producer
 
@@ -193,6 +194,10 @@ class Transactor:
             transactional_id=self.transactional_id, committed=committed, **self._identity_fields()
         )
         yield from wait_for(self._ask(Api.END_TXN, message, self._target, self._refuse_if_failed))
+        if any(call.was_cut for call in self._asked):
+            # What was said twice may arrive the second time in the middle of the next transaction,
+            # and positions of groups would go back: that one gets another epoch.
+            self.identity = None
         self._forget()
 
     def _announce(self, keys: set[TopicPartition], now_ms: float) -> Ticket[None]:
@@ -230,19 +235,19 @@ class Transactor:
     ) -> Ticket[T]:
         now_ms = self._clock() if now_ms is None else now_ms
         ticket: Ticket[T] = Ticket()
-        self._router.submit(
-            Call(
-                api,
-                message,
-                target,
-                read,
-                ticket,
-                now_ms,
-                now_ms + self._config.api_timeout_ms,
-                max_version=_HIGHEST[api],
-                retried=_RETRIED,
-            )
+        call = Call(
+            api,
+            message,
+            target,
+            read,
+            ticket,
+            now_ms,
+            now_ms + self._config.api_timeout_ms,
+            max_version=_HIGHEST[api],
+            retried=_RETRIED,
         )
+        self._asked.append(call)
+        self._router.submit(call)
         return ticket
 
     @property
@@ -271,6 +276,7 @@ class Transactor:
         self._known.clear()
         self._announced.clear()
         self._has_positions = False
+        self._asked.clear()
 
 
 def _read_identity(answer: Struct) -> Identity:
