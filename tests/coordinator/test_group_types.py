@@ -18,7 +18,7 @@ def refused(code: ErrorCode) -> "pytest.RaisesExc[KafkaError]":
     return pytest.raises(KafkaError, check=lambda error: error.code is code)
 
 
-def beat(driven: Driven, epoch: int = 0) -> Struct:
+def beat(driven: Driven, epoch: int = 0, group: str = "g") -> Struct:
     """A heartbeat of the newer protocol; epoch 0 joins."""
     asked = request("newer", epoch)
     if epoch == 0:
@@ -26,7 +26,7 @@ def beat(driven: Driven, epoch: int = 0) -> Struct:
         asked.subscribed_topic_names = ["orders"]
     checked = checked_heartbeat(asked, "client", "host")
     token = driven.token()
-    driven.carry_out(driven.groups.consumer_heartbeat(token, "g", checked, driven.now_ms))
+    driven.carry_out(driven.groups.consumer_heartbeat(token, group, checked, driven.now_ms))
     return driven.answers[token]
 
 
@@ -104,3 +104,35 @@ def test_a_member_that_fell_silent_before_the_coordinator_moved_is_removed_after
     driven.fail_over()
     driven.pass_time(driven.settings.consumer_session_timeout_ms)
     assert (type_of(driven), driven.state_of()) == ("consumer", "Empty")
+
+
+def test_a_durable_subscription_that_ends_while_it_is_used_leaves_nothing_in_the_log(
+    driven: Driven,
+) -> None:
+    driven.commit(5, group="orders␟alice")
+    beat(driven, group="orders␟alice")
+    driven.carry_out(driven.groups.delete(driven.token(), "orders␟alice"))
+    # As compaction leaves it: the last of each key, and of those that are gone nothing.
+    last = {key: (key, value, None) for key, value, _ in driven.log}
+    driven.log = [it for it in last.values() if it[1] is not None]
+    driven.fail_over()
+    assert driven.listed() == []
+    assert driven.log == []
+
+
+def test_a_process_that_has_not_heard_of_the_end_of_its_subscription_leaves_nothing_for_ever(
+    driven: Driven,
+) -> None:
+    driven.commit(5, group="orders␟alice")
+    beat(driven, group="orders␟alice")
+    driven.carry_out(driven.groups.delete(driven.token(), "orders␟alice"))
+    beat(driven, group="orders␟alice")
+    driven.pass_time(driven.settings.offsets_retention_ms + 1_000_000)
+    assert driven.listed() == []
+
+
+def test_only_a_durable_subscription_begins_with_a_position_that_gives_way(driven: Driven) -> None:
+    for group, kept in (("g", 9), ("orders␟alice", 5)):
+        driven.commit(5, group=group, metadata="subscribed")
+        driven.commit(9, group=group, metadata="subscribed")
+        assert driven.fetch(group) == kept

@@ -1,6 +1,7 @@
 """FindCoordinator: which node answers for a group, or for a transactional id."""
 
 import asyncio
+from contextlib import suppress
 
 from sapwood.broker.leading import ELECTION_S, current_leader, is_between_leaders
 from sapwood.broker.refusal import refuse
@@ -20,21 +21,25 @@ _KINDS = {0: OFFSETS_TOPIC, 1: TRANSACTIONS_TOPIC}
 async def find_coordinator(state: BrokerState, request: Request, message: Struct) -> Struct:
     several = request.header.api_version >= FIRST_VERSION_OF_SEVERAL
     keys = message.coordinator_keys if several else [message.key]
-    found = [await _find(state, request, getattr(message, "key_type", 0), key) for key in keys]
+    kind = _KINDS.get(getattr(message, "key_type", 0))
+    if kind is not None:
+        with suppress(KafkaError):  # then it isn't there yet, which is what they are told
+            await create_missing(state, [kind])
+    # One election's time for all of them: somebody may look for a thousand groups at once.
+    deadline = asyncio.get_running_loop().time() + ELECTION_S
+    found = [await _find(state, request, kind, key, deadline) for key in keys]
     return Struct(coordinators=found) if several else found[0]
 
 
-async def _find(state: BrokerState, request: Request, key_type: int, key: str) -> Struct:
+async def _find(
+    state: BrokerState, request: Request, kind: str | None, key: str, deadline: float
+) -> Struct:
     result = Struct(key=key, node_id=-1, host="", port=-1, error_code=0, error_message=None)
     try:
-        kind = _KINDS.get(key_type)
         if kind is None:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} don't exist"
-            )
-        if kind not in state.image.topics:
-            await create_missing(state, [kind])
-        node = state.image.nodes[await _leader(state, *state.coordinators.place(kind, key))]
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Coordinators of this type don't exist")
+        topic, index = state.coordinators.place(kind, key)
+        node = state.image.nodes[await _leader(state, topic, index, deadline)]
         result.node_id = node.node_id
         result.host, result.port = state.address(node, request.connection.listener)
     except KafkaError as error:
@@ -42,10 +47,9 @@ async def _find(state: BrokerState, request: Request, key_type: int, key: str) -
     return result
 
 
-async def _leader(state: BrokerState, topic: Topic, index: int) -> int:
+async def _leader(state: BrokerState, topic: Topic, index: int, deadline: float) -> int:
     """Waits for an election that is going on: clients that are told to ask again do so late."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + ELECTION_S
     while True:
         leader, _ = current_leader(state, topic, index)
         if leader in state.image.nodes and not is_between_leaders(state, topic, index):

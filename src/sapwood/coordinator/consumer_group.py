@@ -35,6 +35,7 @@ from sapwood.wire.errors import ErrorCode, KafkaError
 DEFAULT_ASSIGNOR = next(iter(ASSIGNORS))
 WAITING_INTERVAL_MS = 100
 """Between heartbeats of a member that waits for what others are about to give up."""
+MEMBER_KINDS = (Kind.CURRENT_ASSIGNMENT, Kind.TARGET_MEMBER, Kind.MEMBER_METADATA)
 CONSUMER_MEMBER = 1
 """The type of member that descriptions tell."""
 
@@ -88,10 +89,11 @@ class ConsumerGroup:
                 self._apply_current(member_id, value if isinstance(value, Current) else None)
 
     def tombstones(self) -> list[tuple[bytes, None]]:
-        """Of an empty group: its members' records are gone with them."""
-        kinds = (Kind.TARGET_METADATA, Kind.GROUP_METADATA)
-        keys = (records.encode(ConsumerRecord(kind, self.group_id, "", None))[0] for kind in kinds)
-        return [(key, None) for key in keys]
+        """An empty group has no more of its members; a durable subscription may end with some."""
+        gone = [(kind, it) for it in self.members for kind in MEMBER_KINDS]
+        gone += [(Kind.TARGET_METADATA, ""), (Kind.GROUP_METADATA, "")]
+        made = (ConsumerRecord(kind, self.group_id, it, None) for kind, it in gone)
+        return [(records.encode(it)[0], None) for it in made]
 
     def _write(self, kind: Kind, member_id: str, value: Value | None) -> None:
         record = ConsumerRecord(kind, self.group_id, member_id, value)
@@ -411,9 +413,8 @@ class ConsumerGroup:
         self._retarget(changed=True)
 
     def _write_removal(self, member_id: str) -> None:
-        self._write(Kind.CURRENT_ASSIGNMENT, member_id, None)
-        self._write(Kind.TARGET_MEMBER, member_id, None)
-        self._write(Kind.MEMBER_METADATA, member_id, None)
+        for kind in MEMBER_KINDS:
+            self._write(kind, member_id, None)
         self._sessions_end_ms.pop(member_id, None)
         self._revocations_end_ms.pop(member_id, None)
 

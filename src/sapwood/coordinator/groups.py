@@ -186,7 +186,8 @@ class Groups:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"There is no group {group_id!r}")
         records = []
         for place, position in positions:
-            if position.metadata == FIRST_POSITION and place in self.offsets.of(group_id):
+            is_first = position.metadata == FIRST_POSITION and never_expires(group_id)
+            if is_first and place in self.offsets.of(group_id):
                 continue  # two that subscribed at once: the second finds what the first began
             records.append((key_of(group_id, place), value_of(position)))
             self.offsets.put(group_id, place, position, producer_id)
@@ -336,8 +337,8 @@ class Groups:
         effects: list[Effect] = []
         for group in list(self._groups.values()):
             group_id = group.group_id
-            if never_expires(group_id):
-                continue
+            if never_expires(group_id) and self.offsets.has_any(group_id):
+                continue  # without positions it has ended, and only its processes haven't heard
             if group.is_empty and group.empty_since_ms > oldest_ms:
                 continue
             old = [
