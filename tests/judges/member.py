@@ -8,6 +8,7 @@ import asyncio
 import json
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -68,7 +69,6 @@ def confluent(bootstrap: str, group: str, topic: str, **settings: str) -> None:
 
 def kafka_python(bootstrap: str, group: str, topic: str, **settings: str) -> None:
     from kafka import ConsumerRebalanceListener, KafkaConsumer
-    from kafka.errors import KafkaError
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_revoked(self, revoked: Any) -> None:
@@ -94,10 +94,15 @@ def kafka_python(bootstrap: str, group: str, topic: str, **settings: str) -> Non
             got = [[it.partition, it.offset] for some in records.values() for it in some]
             if got:
                 say(got=got)
-                try:
-                    consumer.commit()
-                except KafkaError as error:
-                    say(refused=str(error))
+                # Not `commit`: while it tries again it takes the generation anew, and not the
+                # positions. So after a rebalance it may put a position back that another member
+                # has moved on meanwhile.
+                done = threading.Event()
+                committing = consumer.commit_async()
+                committing.add_both(lambda _, done=done: done.set())
+                done.wait(SESSION_MS / 1000)
+                if not committing.succeeded():
+                    say(refused=str(committing.exception))
     except Stop:
         consumer.close(autocommit=False)
 
