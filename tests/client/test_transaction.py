@@ -169,6 +169,29 @@ def test_every_transaction_has_the_time_that_it_was_given(bootstrap: str) -> Non
     assert committed(bootstrap, target) == ["0", "1"]
 
 
+def test_the_end_of_a_transaction_is_not_pending_once_its_messages_are_got(
+    bootstrap: str,
+) -> None:
+    topic = unique("ended")
+    with Client(bootstrap, id="alice") as alice:
+        alice.put(topic, "0")
+        alice.subscribe(topic, start="earliest")
+        with alice.transaction() as transaction:
+            transaction.put(topic, "1")
+        with suppress(Failed), alice.transaction() as transaction:
+            transaction.put(topic, "2")
+            raise Failed
+        assert drain(alice, topic) == ["0", "1"]
+        assert [each.lag for each in alice.pending(topic)] == [0]
+        with alice.transaction() as transaction:
+            transaction.put(topic, "3")
+        message = alice.get(topic, 10, ack="manual")
+        assert message is not None
+        message.ack()
+        assert alice.get(topic, 0.5, ack="manual") is None
+        assert [each.lag for each in alice.pending(topic)] == [0]
+
+
 def test_receipts_prove_what_was_delivered_to_whom(bootstrap: str) -> None:
     topic = unique("audited")
     with Client(bootstrap, id="shop") as shop:

@@ -18,7 +18,7 @@ _MAX_REACH = 2**31  # beyond the position: ten digits at most
 
 
 class Ledger:
-    __slots__ = ("_ends", "_starts", "position", "read_to", "tokens")
+    __slots__ = ("_ends", "_starts", "position", "read_to", "tokens", "told")
 
     def __init__(self, committed: Committed) -> None:
         self.position = max(committed.offset, 0)  # a partition that is new to us begins at 0
@@ -30,6 +30,7 @@ class Ledger:
             start, _, end = each.partition("-")
             self._starts.append(self.position + int(start))
             self._ends.append(self.position + int(end))
+        self.told = self.position  # to the coordinator, or by it
         self.read_to = self.position  # everything below was looked at since this was loaded
 
     def is_acknowledged(self, offset: int) -> bool:
@@ -59,6 +60,7 @@ class Ledger:
         owner, _, _ = token.partition(".")
         others = [each for each in self.tokens if each.partition(".")[0] != owner]
         self.tokens = [token, *others][:_MAX_OWNERS]
+        self.told = self.position
         ranges = ",".join(
             f"{start - self.position}-{end - self.position}"
             for start, end in zip(self._starts, self._ends, strict=True)

@@ -356,6 +356,8 @@ class Subscriber:
                 self._stop_reading()
                 raise
             yield from self._find_loss()
+        else:
+            yield from self._pass_over(until_ms)
 
     def _load(self, key: TopicPartition, committed: Committed) -> None:
         ledger = self._ledgers[key] = Ledger(committed)
@@ -399,6 +401,17 @@ class Subscriber:
                     ledger.acknowledge(ledger.read_to, record.offset)
                 ledger.read_to = record.offset + 1
                 self._ready.append(record)
+            if chunk.next_offset > ledger.read_to:
+                ledger.acknowledge(ledger.read_to, chunk.next_offset)
+                ledger.read_to = chunk.next_offset
+
+    def _pass_over(self, until_ms: float) -> Procedure[None]:
+        """Commit positions behind what is no message, the end of a transaction, say, if nothing
+        else is to be done: else it would be pending for ever, and be kept from retention."""
+        keys = [key for key, ledger in self._ledgers.items() if ledger.position > ledger.told]
+        if keys and not self._ready and not self._picked:
+            self._commit([], keys)
+            yield from self._settle(until_ms)
 
     def _next_records(self, most: int) -> list[ConsumedRecord]:
         records: list[ConsumedRecord] = []
