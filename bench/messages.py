@@ -355,15 +355,15 @@ def main(wanted: str, rounds: int, seconds: float, quick: bool, output: Path | N
     for _ in range(rounds):
         for contender in chosen:
             samples[contender].append(measured(contender, seconds))
+            if output is not None:  # after each turn: a run that is cut short has told something
+                raw = {f"{it.name}:{it.nodes}": found for it, found in samples.items()}
+                output.write_text(json.dumps(raw, indent=1))
     medians = {
         contender: {row: statistics.median(it[row] for it in found) for row in found[0]}
         for contender, found in samples.items()
     }
     for line in table(medians):
         print(line)
-    if output is not None:
-        raw = {f"{it.name}:{it.nodes}": found for it, found in samples.items()}
-        output.write_text(json.dumps(raw, indent=1))
 
 
 if __name__ == "__main__":
