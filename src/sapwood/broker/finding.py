@@ -54,8 +54,18 @@ async def _leader(state: BrokerState, topic: Topic, index: int, deadline: float)
         leader, _ = current_leader(state, topic, index)
         if leader in state.image.nodes and not is_between_leaders(state, topic, index):
             return leader
-        if loop.time() >= deadline:
+        if loop.time() >= deadline or not _is_about_to_be_led(state, topic, index):
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{index} has no leader now"
             )
         await asyncio.sleep(LOOK_S)
+
+
+def _is_about_to_be_led(state: BrokerState, topic: Topic, index: int) -> bool:
+    """Not so where it is offline, or nobody has been elected for long. To wait for that would hold
+    up everything that comes behind on the connection, and clients fetch and ask over one."""
+    partition = state.replicas.find(topic.topic_id, index)
+    if partition is None:
+        return state.config.node_id not in topic.partitions[index]
+    is_new = not partition.has_leader and partition.leaderless_s() < ELECTION_S
+    return is_new or is_between_leaders(state, topic, index)
