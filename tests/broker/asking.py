@@ -35,6 +35,7 @@ class Peer:
         self.listener = "kafka"
         self.peer = ("127.0.0.1", 50_000)
         self.node: int | None = None
+        self.principal: str | None = None
         self.opened_at = math.inf
         self.finished = False
 

@@ -17,6 +17,8 @@ class CuttingProxy:
         self.upstream_port = 0
         self.swallows_answers = False
         self.swallowed = asyncio.Event()
+        self.rewritten: dict[bytes, bytes] = {}
+        """What becomes what in answers."""
         self.cut_after_bytes: int | None = None
         self.cut_count = 0
         self._server: asyncio.Server | None = None
@@ -66,6 +68,8 @@ class CuttingProxy:
             if is_answer and self.swallows_answers:
                 self.swallowed.set()
                 continue
+            for old, new in self.rewritten.items() if is_answer else ():
+                data = data.replace(old, new)
             if self.cut_after_bytes is not None:
                 data = data[: self.cut_after_bytes]
                 self.cut_after_bytes -= len(data)

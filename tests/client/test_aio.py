@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+import uvloop
 
 from sapwood.client import AsyncKafkaClient, ClientClosed, Compression, ErrorCode, KafkaError
 from sapwood.client.admin import ConfigSource, NewTopic, ResourceKind
@@ -435,3 +436,17 @@ def test_a_closed_client_tells_everybody_who_waits_and_refuses_new_work(bootstra
         await client.close()
 
     asyncio.run(run())
+
+
+def test_two_steps_in_a_row_may_both_be_due_at_once_on_uvloop(bootstrap: str) -> None:
+    async def run() -> int:
+        async with AsyncKafkaClient(bootstrap) as client:
+            core = client.core
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(core, "wake_at_ms", lambda now_ms: now_ms - 1_000)
+                client._step()
+                client._step()
+            return len((await client.metadata([])).brokers)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(run()) == 1

@@ -95,14 +95,35 @@ def test_what_the_batch_has_open_beside_the_listed_is_aborted_and_fenced() -> No
 
 def test_a_batch_at_or_below_the_last_one_changes_nothing() -> None:
     stage = Stage()
-    stage.end_group(QUERY, 7, child(stage, 7, 0))
+    done = child(stage, 7, 0)
+    stage.end_group(QUERY, 7, done)
     stage.mark_all()
-    again = child(stage, 7, 0, attempt=1)
     before = list(stage.log)
     for batch_id, committed in ((7, True), (6, True), (7, False)):
-        answer = stage.end_group(QUERY, batch_id, again, committed=committed)
+        answer = stage.end_group(QUERY, batch_id, done, committed=committed)
         assert (answer.last_batch_id, answer.already_done) == (7, True)
     assert stage.log == before
+
+
+def test_no_child_begins_in_a_batch_that_is_committed() -> None:
+    stage = Stage()
+    late = stage.producer(f"{QUERY}␟7/1/0")
+    stage.end_group(QUERY, 7, child(stage, 7, 0))
+    assert refusal(lambda: stage.add(late, A)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    for batch in (7, 6):
+        code = refusal(lambda batch=batch: child(stage, batch, 0, attempt=1))
+        assert code is ErrorCode.INVALID_TXN_STATE
+    child(stage, 8, 0)
+
+
+def test_the_batches_of_so_many_queries_are_remembered_and_the_longest_quiet_one_goes() -> None:
+    stage = Stage(Limits(max_queries=2))
+    for query, batch in (("a", 3), ("b", 0), ("a", 4), ("c", 0)):
+        stage.end_group(query, batch)
+    for _ in range(2):
+        last = [stage.end_group(query, -1).last_batch_id for query in ("a", "b", "c")]
+        assert last == [4, -1, 0]
+        stage.reload()
 
 
 def test_children_are_forgotten_when_their_batch_is_over() -> None:

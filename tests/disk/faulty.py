@@ -209,7 +209,9 @@ class FaultyDisk:
         change()
 
     def persist_link(self, path: str, inode: Inode) -> None:
+        """A file that is synced has its name, and what the name stood for before is over."""
         if self.live.get(path) is inode:
+            self._persist_links(lambda change: path in change)
             self.durable[path] = inode
 
     # -- Disk --------------------------------------------------------------------------------
@@ -254,12 +256,15 @@ class FaultyDisk:
         self.step(lambda: self._link({old: None, new: inode}))
 
     def sync_dir(self, directory: str) -> None:
-        self.step(lambda: self._persist_links(directory))
+        def is_inside(change: dict[str, Inode | None]) -> bool:
+            return any(os.path.dirname(path) == directory for path in change)
 
-    def _persist_links(self, directory: str) -> None:
+        self.step(lambda: self._persist_links(is_inside))
+
+    def _persist_links(self, wanted: Callable[[dict[str, Inode | None]], bool]) -> None:
         kept = []
         for change in self.links:
-            if any(os.path.dirname(path) == directory for path in change):
+            if wanted(change):
                 _relink(self.durable, change)
             else:
                 kept.append(change)

@@ -42,6 +42,14 @@ def test_a_new_name_survives_a_crash_once_its_file_or_directory_is_synced() -> N
         assert list(disk.after_crash(random.Random(seed)).contents()) == ["/d/other"]
 
 
+def test_a_removal_does_not_come_after_a_file_that_took_the_name_later() -> None:
+    for seed in range(20):
+        disk = made()
+        disk.remove("/d/file")
+        disk.open("/d/file", create=True).sync()
+        assert "/d/file" in disk.after_crash(random.Random(seed)).contents()
+
+
 def test_a_crash_can_be_ordered_for_any_step_and_nothing_works_after_it() -> None:
     disk = made()
     disk.crash_at = disk.steps + 2

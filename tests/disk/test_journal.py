@@ -188,6 +188,28 @@ def test_damage_to_the_last_frame_is_a_torn_write_and_is_cut_off() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_what_a_killed_process_left_unsynced_is_durable_once_the_next_one_has_read_it(
+    seed: int,
+) -> None:
+    """Else a power cut takes back what was told of it, or leaves a younger frame behind a hole."""
+
+    async def scenario() -> None:
+        disk = fresh()
+        it = Journal.open(disk, PATH)
+        disk.holds_syncs = True
+        it.put(b"vote", bytes(600))
+        it.flush()
+        again = Journal.open(disk, PATH)
+        assert again.get(b"vote") == bytes(600)
+        again.put(b"other", bytes(600))
+        again.flush()
+        after = Journal.open(disk.after_crash(random.Random(seed)), PATH)
+        assert after.get(b"vote") == bytes(600)
+
+    run(scenario())
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_after_any_crash_the_journal_has_what_was_flushed_last(seed: int, compacts: bool) -> None:

@@ -21,11 +21,11 @@ from tests.log.batches import fetched, opened, put, record
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=200)
 
 
+TEMPLATE = read_header(encode_batch([record()], producer_id=7, producer_epoch=0, base_sequence=0))
+
+
 def message(number: int, *, sequence: int = 5, offset: int = 0) -> BatchHeader:
-    template = read_header(
-        encode_batch([record()], producer_id=7, producer_epoch=0, base_sequence=0)
-    )
-    return template._replace(
+    return TEMPLATE._replace(
         producer_id=FIRST_ID + number, base_sequence=sequence, base_offset=offset
     )
 
@@ -66,9 +66,10 @@ def test_ids_drive_no_producer_out() -> None:
 def test_at_least_the_last_hundred_thousand_are_kept_and_not_many_more() -> None:
     window, chance = IdWindow(), random.Random(1)
     numbers = [chance.getrandbits(62) for _ in range(160_000)]
+    messages = [message(number, offset=offset) for offset, number in enumerate(numbers)]
     tracemalloc.start()
-    for offset, number in enumerate(numbers):
-        window.add(message(number, offset=offset), 0)
+    for each in messages:
+        window.add(each, 0)
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert ids.KEPT <= len(window) <= 1.25 * ids.KEPT

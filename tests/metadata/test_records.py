@@ -32,6 +32,10 @@ EXAMPLES: list[r.Record] = [
     r.ConfigChanged(resource_type=2, resource_name="t", values={"a": None, "c": "d"}),
     r.ProducerIdsReserved(next_id=7),
     r.TopicDeleted(topic_id=bytes(16)),
+    r.EdgeRegistered(edge_id=10_000, host="e", port=1, ports={"rest": 2}, wish="h:1", father=2),
+    r.EdgeConfirmed(edge_id=10_001, host="f", port=3, father=10_000, since=(2**50, 1)),
+    r.EdgeDetached(edge_id=10_001),
+    r.EdgeRemoved(edge_id=10_005),
 ]
 
 

@@ -221,3 +221,11 @@ def test_a_setting_of_the_cluster_that_cannot_be_used_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         load(data_dir="data", settings=settings, environment=NOTHING)
+
+
+def test_only_an_edge_has_an_outbox() -> None:
+    with pytest.raises(ConfigError, match="only an edge has an outbox"):
+        load(data_dir="d", outbox=True, environment={})
+    said = {"SAPWOOD_EDGE": "true", "SAPWOOD_OUTBOX": "true", "SAPWOOD_OUTBOX_BYTES": "2000000"}
+    config = load(data_dir="d", join=["h:1"], environment=said)
+    assert (config.edge, config.outbox, config.outbox_bytes) == (True, True, 2_000_000)

@@ -118,3 +118,21 @@ def test_a_free_port_can_be_bound_by_whoever_asked_for_it_and_is_nobody_elses() 
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             server.bind(("127.0.0.1", port))
             server.listen()
+
+
+def test_gateways_listen_beside_their_nodes_and_where_they_did_before(tmp_path: Path) -> None:
+    ports = {"rest": None, "lines": 7100}
+    layout = founded(tmp_path, 2)
+    layout.place_gateways(ports)
+    assert list(layout.gateways["rest"].values()) == ["127.0.0.1:8080", "127.0.0.1:8081"]
+    assert list(layout.gateways["lines"].values()) == ["127.0.0.1:7100", "127.0.0.1:7101"]
+    layout.save()
+    again = Layout(tmp_path, 2, None)
+    again.place_gateways(dict.fromkeys(ports))
+    assert again.gateways == layout.gateways
+
+
+def test_with_free_ports_for_nodes_their_gateways_take_free_ones_too(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, 2, 0)
+    layout.place_gateways({"rest": None})
+    assert not {"127.0.0.1:8080", "127.0.0.1:8081"} & set(layout.gateways["rest"].values())

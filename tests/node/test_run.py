@@ -270,7 +270,7 @@ def test_json_logs_are_json_from_the_first_line_to_the_last(tmp_path: Path) -> N
 
 
 def test_connections_leave_a_node_half_of_its_descriptors() -> None:
-    from sapwood.node.run import fitting
+    from sapwood.node.shell import fitting
 
     assert fitting(Limits(max_connections=100), 1024).max_connections == 100
     assert fitting(Limits(max_connections=8192), 1024).max_connections == 512
@@ -278,7 +278,7 @@ def test_connections_leave_a_node_half_of_its_descriptors() -> None:
 
 
 def test_a_wildcard_address_is_told_as_the_hosts_name() -> None:
-    from sapwood.node.run import reachable
+    from sapwood.node.shell import reachable
 
     told = reachable({"inside": ("127.0.0.1", 1), "outside": ("0.0.0.0", 2)})
     assert told == {"inside": ("127.0.0.1", 1), "outside": (socket.gethostname(), 2)}

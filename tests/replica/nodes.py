@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from sapwood.replica.peers import Peers, PeerUnreachable
+from sapwood.replica.peers import Peers
 from sapwood.server import Handler, Limits, Listener, Request, Server
+from sapwood.server.link import PeerUnreachable
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer, Struct, decode_request
 from sapwood.wire.frames import encode_response_frame

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sapwood.replica import peers as module
-from sapwood.replica.peers import PeerUnreachable
-from sapwood.server import Limits, Listener, Request
+from sapwood.server import Limits, Listener, Request, link
+from sapwood.server.link import PeerUnreachable
 from tests.replica.nodes import (
     A_MIB,
     PATIENCE_S,
@@ -104,9 +104,9 @@ def test_refusals_by_all_addresses_of_a_name_are_a_refusal() -> None:
         "Multiple exceptions: [Errno 111] Connect call failed ('::1', 9, 0, 0), "
         "[Errno 111] Connect call failed ('127.0.0.1', 9)"
     )
-    assert module._is_refusal(alone)
-    assert module._is_refusal(both)
-    assert not module._is_refusal(OSError(113, "No route to host"))
+    assert link._is_refusal(alone)
+    assert link._is_refusal(both)
+    assert not link._is_refusal(OSError(113, "No route to host"))
 
 
 def test_a_node_that_moved_is_found_at_its_new_address(run: Run) -> None:
@@ -175,7 +175,7 @@ def test_a_request_that_is_answered_too_late_fails_alone(run: Run) -> None:
 def test_a_connection_on_which_nothing_is_heard_is_given_up_with_all_its_requests(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SILENCE_S", 0.05)
+    monkeypatch.setattr(link, "SILENCE_S", 0.05)
 
     async def scenario() -> None:
         desk = Desk()
@@ -219,7 +219,7 @@ def test_a_node_that_accepts_and_says_nothing_costs_no_longer_than_the_time_allo
 def test_a_node_that_takes_nothing_is_sent_no_more_than_fits(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_UNSENT_BYTES", A_MIB)
+    monkeypatch.setattr(link, "MOST_UNSENT_BYTES", A_MIB)
 
     async def scenario() -> None:
         desk = Desk()

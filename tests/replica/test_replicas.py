@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sapwood.disk import Journal, OsDisk
-from sapwood.replica import LogConfig, Plan, Replicas, Settings, Voter
+from sapwood.disk import File, Journal, OsDisk, SyncFailed
+from sapwood.replica import JournalFailed, LogConfig, Plan, Replicas, Settings, Voter
+from sapwood.replica.leaders import Leadership
 from sapwood.wire.errors import ErrorCode, KafkaError
 from sapwood.wire.records import encode_batch
 from tests.helpers import eventually_on_loop
@@ -91,6 +92,37 @@ async def test_a_partition_that_a_full_disk_kept_from_being_made_is_made_when_th
 
 
 @on_a_loop
+async def test_a_partition_that_a_full_disk_kept_from_leading_leads_as_who_it_was_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refilled under another name it would be a voter less, though it has forgotten nothing."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    replicas = opened(OsDisk(), tmp_path)
+    before = replicas.open(plan("t", TOPIC_ID, 0, settings()))
+    assert before is not None
+    before.produce(batch(b"a"), NOW_MS, None)
+    await replicas.close()
+    replicas = opened(OsDisk(), tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr("sapwood.disk.os_disk.OsFile.pwrite", full)
+        partition = replicas.open(plan("t", TOPIC_ID, 0, settings()))
+        assert partition is not None
+        assert partition.offline_reason is not None
+    await replicas.upkeep()
+    assert replicas.offline() == []
+    again = replicas.get(TOPIC_ID, 0)
+    assert again.group.me == before.group.me
+    done: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
+    again.produce(batch(b"b"), NOW_MS, done.set_result)
+    assert await done is None
+    assert values(again.read(0, 1 << 20, at_least_one=True)) == [b"a", b"b"]
+    await replicas.close()
+
+
+@on_a_loop
 async def test_upkeep_compacts_and_a_topic_may_be_deleted_meanwhile(tmp_path: Path) -> None:
     replicas = opened(OsDisk(), tmp_path)
     compacted = settings(flush="os", segment_bytes=1024, cleanup_policy=frozenset({"compact"}))
@@ -112,3 +144,84 @@ async def test_upkeep_compacts_and_a_topic_may_be_deleted_meanwhile(tmp_path: Pa
     assert values(newest) == [b"029" * 30]
     await replicas.upkeep()
     await replicas.close()
+
+
+class Machine(OsDisk):
+    def __init__(self, boot: str) -> None:
+        super().__init__()
+        self._boot = boot
+
+    def boot_id(self) -> str:
+        return self._boot
+
+
+@on_a_loop
+async def test_a_replica_that_may_have_forgotten_what_was_not_synced_is_another_one(
+    tmp_path: Path,
+) -> None:
+    voters = (Voter(0, 0), Voter(1, 0), Voter(2, 0))
+
+    def plan_of(index: int) -> Plan:
+        return Plan("t", TOPIC_ID, index, settings(flush="os"), voters, (0, 1, 2))
+
+    async def identities(boot: str, *indexes: int) -> list[Voter]:
+        """Of replicas that are opened, and whose node is killed when they are known on disk."""
+        replicas = opened(Machine(boot), tmp_path)
+        await replicas.begin()
+        found = [replicas.open(plan_of(index)) for index in indexes]
+        partitions = [partition for partition in found if partition is not None]
+        await eventually_on_loop(lambda: all(it.identity_is_durable for it in partitions))
+        return [partition.group.me for partition in partitions]
+
+    assert await identities("first", 0) == [Voter(0, 0)]
+    assert await identities("first", 0, 1) == [Voter(0, 0), Voter(0, 0)]
+    renamed, *new = await identities("second", 0, 2)
+    assert renamed not in voters
+    assert new == [Voter(0, 0)]
+    assert await identities("second", 0) == [renamed]
+
+
+@on_a_loop
+async def test_a_new_replica_that_does_not_sync_promises_nothing_before_its_identity_is_on_disk(
+    tmp_path: Path,
+) -> None:
+    voters = (Voter(0, 0), Voter(1, 0), Voter(2, 0))
+    replicas = opened(OsDisk(), tmp_path)
+    partition = replicas.open(Plan("t", TOPIC_ID, 0, settings(flush="os"), voters, (0, 1, 2)))
+    assert partition is not None
+    partition.log.append_marker(1, 0, NOW_MS)
+    assert partition.durable == (-1, 0)
+    await eventually_on_loop(lambda: partition.durable == (1, 0))
+
+
+class JournalsEnd(OsDisk):
+    """A disk whose journal can't be synced any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = False
+
+    def sync(self, file: File) -> asyncio.Future[None]:
+        if not self.fails or not file.path.endswith("journal"):
+            return super().sync(file)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_exception(SyncFailed(errno.EIO, "sync failed"))
+        return future
+
+
+@on_a_loop
+async def test_upkeep_tells_the_end_of_the_journal_from_a_passing_trouble_always(
+    tmp_path: Path,
+) -> None:
+    disk = JournalsEnd()
+    replicas = opened(disk, tmp_path)
+    await replicas.begin()
+    partition = replicas.open(plan("t", TOPIC_ID, 0, settings()))
+    assert partition is not None
+    partition.take_offline("a test says so")
+    replicas.exchange.leaders.note(partition.key, Leadership(1, 1, (Voter(1, 0),), (1,)))
+    disk.fails = True
+    with pytest.raises(JournalFailed):
+        await replicas.upkeep()
+    with pytest.raises(JournalFailed):
+        await replicas.upkeep()

@@ -22,6 +22,7 @@ from sapwood.wire import private
 from sapwood.wire.codec import Struct, encode_request, encode_response
 from sapwood.wire.codec import decode_request as decode_request
 from sapwood.wire.codec import decode_response as decode_response
+from sapwood.wire.schema import OWN_FIELDS
 
 INTEGERS = {
     "int8": "b",
@@ -179,10 +180,15 @@ def plain(value: Any, field: "dataclasses.Field[Any] | None" = None) -> Any:
     return value
 
 
+OWN_NAMES = {field.name for fields in OWN_FIELDS.values() for field in fields}
+
+
 def comparable(value: Any) -> Any:
-    """Structs with the bytes that their views show, so that they can be held side by side."""
+    """Structs with the bytes that their views show, so that they can be held side by side; without
+    what Kafka doesn't know of, where it says nothing."""
     if isinstance(value, Struct):
-        return {name: comparable(item) for name, item in vars(value).items()}
+        fields = vars(value).items()
+        return {name: comparable(it) for name, it in fields if it or name not in OWN_NAMES}
     if isinstance(value, list):
         return [comparable(item) for item in value]
     return bytes(value) if isinstance(value, memoryview) else value

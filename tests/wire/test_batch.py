@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
 from sapwood.wire import batch
-from sapwood.wire.batch import BatchHeader, crc_ok, iterate, read_header
+from sapwood.wire.batch import BatchHeader, crc_ok, iterate, read_header, restamp
 from sapwood.wire.compression import Compression
 from sapwood.wire.encoder import Buffer
 from sapwood.wire.errors import MalformedMessage
@@ -310,3 +310,14 @@ def test_sequences_wrap_from_the_largest_to_zero() -> None:
     assert read_header(encode_batch(values, base_sequence=2**31 - 2)).last_sequence == 0
     assert read_header(encode_batch(values, base_sequence=2**31 - 3)).last_sequence == 2**31 - 1
     assert read_header(encode_batch(values)).last_sequence == -1
+
+
+def test_a_batch_that_is_stamped_anew_has_other_numbers_and_the_same_records() -> None:
+    sealed = encode_batch([(5, b"k", b"v", (("h", None),)), (6, None, b"w", ())], compression=4)
+    stamped = restamp(sealed, 7, 2, 90, transactional=True)
+    header = read_header(stamped)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 90)
+    assert header.is_transactional
+    assert crc_ok(stamped, 0, header)
+    assert decode_batch(stamped) == decode_batch(sealed)
+    assert restamp(stamped, -1, -1, -1, transactional=False) == sealed

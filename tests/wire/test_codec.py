@@ -73,6 +73,17 @@ def test_every_version_agrees_with_the_naive_twin_and_skips_unknown_tags_at_ever
             assert comparable(kind.decode(data)) == comparable(expected), str(kind)
 
 
+def test_what_a_client_of_ours_says_in_a_message_of_kafkas_is_understood_and_passed_over() -> None:
+    message = Struct(transactional_id=None, acks=-1, timeout=1000, topic_data=[])
+    usual = b"".join(encode_request(Api.PRODUCE, 9, message))
+    told = b"".join(encode_request(Api.PRODUCE, 9, Struct(**vars(message), may_queue=True)))
+    assert decode_request(Api.PRODUCE, 9, told).may_queue is True
+    assert decode_request(Api.PRODUCE, 9, usual).may_queue is False
+    assert told.startswith(usual[:-1]), "only a tagged field is added"
+    older = b"".join(encode_request(Api.PRODUCE, 8, Struct(**vars(message), may_queue=True)))
+    assert older == b"".join(encode_request(Api.PRODUCE, 8, message))
+
+
 def test_a_section_of_more_than_127_unknown_tags_is_skipped() -> None:
     tags = b"".join(unsigned_varint(tag) + b"\1x" for tag in range(300))
     body = b"\2a\2b" + unsigned_varint(300) + tags

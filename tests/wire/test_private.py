@@ -18,6 +18,7 @@ from tests.wire.samples import comparable
 
 TOPIC_ID = bytes(range(16))
 GROUP = {"topic_id": TOPIC_ID, "partition": 3}
+PLACE = {"node_id": 10_000, "host": "e", "port": 9092}
 VOTERS = [Struct(node=1, incarnation=2**62), Struct(node=2, incarnation=0)]
 
 REQUESTS: dict[Api, Struct] = {
@@ -84,6 +85,36 @@ REQUESTS: dict[Api, Struct] = {
         committed=True,
     ),
     Api.HELD_OFFSET: Struct(topic="orders", partition=3),
+    Api.ATTACH: Struct(
+        **PLACE,
+        incarnation=2**50,
+        attachment=3,
+        number=17,
+        renewing=True,
+        feasible_beacon=2**40,
+        feasible_depth=2,
+        wanted=-1,
+        seen=5,
+        claims=[Struct(**PLACE, father=2, incarnation=1, attachment=1, healing_ms=80, load=3)],
+        healing_ms=120,
+        load=4,
+    ),
+    Api.REGISTER_EDGE: Struct(
+        edge_id=-1, host="e", port=9, ports=[Struct(name="rest", port=8080)], wish="h:9092"
+    ),
+    Api.CONFIRM_EDGE: Struct(father="h:9092", child="10000"),
+    Api.REPORT_DOWN: Struct(reporter="10001", node="10000"),
+    Api.REPORT_TREE: Struct(load=7, claims=[]),
+    Api.DESCRIBE_TREE: Struct(),
+    Api.RELAY: Struct(
+        listener="kafka",
+        address="10.0.0.9",
+        principal=None,
+        opened_after_s=-2.5,
+        here=True,
+        frame=b"\0\3\0\1",
+    ),
+    Api.OUTBOX: Struct(),
 }
 
 RESPONSES: dict[Api, Struct] = {
@@ -189,6 +220,41 @@ RESPONSES: dict[Api, Struct] = {
     ),
     Api.END_TXN_GROUP: Struct(error_code=0, error_message=None, last_batch_id=7, already_done=True),
     Api.HELD_OFFSET: Struct(error_code=0, error_message=None, offset=95),
+    Api.ATTACH: Struct(
+        error_code=0,
+        error_message=None,
+        refusal=0,
+        version=6,
+        beacon=2**40 + 1,
+        depth=1,
+        ancestors=[Struct(**PLACE)],
+        cores=[Struct(node_id=0, host="h", port=9092)],
+        siblings=[],
+    ),
+    Api.REGISTER_EDGE: Struct(
+        error_code=0, error_message=None, edge_id=10_000, father=0, host="h", port=9092
+    ),
+    Api.CONFIRM_EDGE: Struct(error_code=42, error_message="not the father"),
+    Api.REPORT_DOWN: Struct(error_code=0, error_message=None),
+    Api.REPORT_TREE: Struct(
+        error_code=0, error_message=None, loads=[Struct(node_id=10_000, load=12)]
+    ),
+    Api.DESCRIBE_TREE: Struct(
+        error_code=0, error_message=None, drawing="cluster oak\n", document="{}"
+    ),
+    Api.RELAY: Struct(error_code=0, error_message=None, closes=True, frame=b"\0\0\0\7"),
+    Api.OUTBOX: Struct(
+        error_code=0,
+        error_message=None,
+        node_id=10_000,
+        is_cut_off=True,
+        size_bytes=5000,
+        limit_bytes=1 << 28,
+        delivered_total=3,
+        refused_total=2,
+        aside_total=1,
+        partitions=[Struct(topic="t", partition=1, records=7, size_bytes=5000)],
+    ),
 }
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 from sapwood.broker import groups, holding, membership, transactions
+from sapwood.broker.attaching import Attaching
 from sapwood.broker.controlling import Controlling
 from sapwood.broker.coordinating import Coordinators
 from sapwood.broker.producer_ids import ProducerIds
@@ -15,6 +16,7 @@ from sapwood.broker.serving import Response, answer_to
 from sapwood.broker.settling import Settling
 from sapwood.broker.state import BrokerConfig, BrokerState, wall_clock_ms
 from sapwood.broker.store import TOPIC_ID, MetadataStore
+from sapwood.broker.supervising import Supervising
 from sapwood.metadata import records as r
 from sapwood.metadata.controller import METADATA_TOPIC
 from sapwood.metadata.image import BROKER_RESOURCE, Topic
@@ -138,6 +140,8 @@ class Broker:
         self.state.coordinators.add(groups.kind(self.state))
         self._settling = transactions.begin(self._state)
         self._holding = holding.Holding(self._state)
+        self.state.attaching = Attaching(self.state)
+        self.state.supervising = Supervising(self.state)
         store.open()
         await store.settled()
         replicas.remove_files(store.image.deleted_topics)
@@ -145,6 +149,9 @@ class Broker:
         self._tasks = [
             asyncio.create_task(self._keep_up()),
             asyncio.create_task(Controlling(self.state).run()),
+            asyncio.create_task(self.state.attaching.run()),
+            asyncio.create_task(self.state.supervising.run()),
+            asyncio.create_task(self.state.supervising.events.run()),
         ]
 
     async def enter(self) -> None:
@@ -177,6 +184,7 @@ class Broker:
             waiter.answer()
         self.state.verifying.close()
         self.state.coordinators.close()
+        self.state.attaching.close()
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -184,6 +192,7 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.state.verifying.close()
         self.state.coordinators.close()
+        self.state.attaching.close()
         if self._settling is not None:
             await self._settling.close()
         if self._holding is not None:
@@ -197,7 +206,8 @@ class Broker:
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         key = request.header.api_key
-        if self._has_entered.is_set() or key >= Api.NODE_STATUS or key == Api.API_VERSIONS:
+        is_own = key >= Api.NODE_STATUS and key != Api.RELAY
+        if self._has_entered.is_set() or is_own or key == Api.API_VERSIONS:
             return answer_to(self.state, request)
         return self._answer_later(request)
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from sapwood.broker.refusal import refuse
+from sapwood.broker.relaying import RelayedConnection
 from sapwood.broker.state import BrokerState
 from sapwood.metadata import controller
 from sapwood.metadata.configs import (
@@ -33,7 +34,10 @@ def describe_configs(state: BrokerState, request: Request, message: Struct) -> S
             configs=[],
         )
         try:
-            entries = _effective(state, resource.resource_type, resource.resource_name)
+            name = resource.resource_name
+            if isinstance(request.connection, RelayedConnection) and _is_an_edge(state, resource):
+                name = str(state.config.node_id)  # an edge passes for the cluster: any node will do
+            entries = _effective(state, resource.resource_type, name)
             keys = resource.configuration_keys
             result.configs = [
                 _entry(entry, message)
@@ -44,6 +48,12 @@ def describe_configs(state: BrokerState, request: Request, message: Struct) -> S
             refuse(result, error)
         results.append(result)
     return Struct(results=results)
+
+
+def _is_an_edge(state: BrokerState, resource: Struct) -> bool:
+    name = resource.resource_name
+    is_broker = resource.resource_type == BROKER_RESOURCE and name.isdecimal()
+    return is_broker and int(name) not in state.image.nodes
 
 
 def _effective(state: BrokerState, resource_type: int, name: str) -> list[Effective]:

@@ -58,6 +58,8 @@ class Controlling:
                     records += change_node(image, node_id, alive=alive)
             if records:
                 await state.store.commit(records)
+                if image.edges.known:  # else nobody has planted a tree
+                    state.supervising.events.add(records, ())
             seen = state.store.applied, state.replicas.exchange.leaders.version
             if seen == self._planned:
                 return  # to look at thousands of partitions takes its time

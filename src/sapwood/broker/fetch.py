@@ -78,6 +78,7 @@ class _Attempt:
         self._may_wait = self._is_alone = False
         self.stable = message.isolation_level == READ_COMMITTED
         self._rack = getattr(message, "rack_id", "")
+        self._for_edge = request.connection.node is not None
         self._endpoints: dict[int, Struct] = {}
         self._topics = [
             (topic, [self._resolve(topic, wanted) for wanted in topic.partitions])
@@ -137,6 +138,8 @@ class _Attempt:
         """From the leader; from a follower only what Kafka calls fetching from the closest
         replica, and what nobody else can give. False: in a moment."""
         partition.check_online()
+        if self._for_edge:
+            return True  # what is committed stays so, whoever is asked for it
         if partition.leads:
             partition.check_leads()
             if not partition.is_confirmed and self._may_wait:
@@ -184,6 +187,9 @@ class _Attempt:
             check_leader_epoch(partition, getattr(request, "current_leader_epoch", -1))
             if not self._may_read(partition):
                 return result
+            if self._for_edge and self._is_behind(partition, request.fetch_offset):
+                _tell_how_far(partition, result)
+                return result
             diverging = _divergence(partition, request)
             closer = self._closer_replica(partition) if self._rack else None
             if diverging is not None:
@@ -207,10 +213,18 @@ class _Attempt:
         except KafkaError as error:
             result.error_code = int(error.code)
         else:
-            result.high_watermark = partition.high_watermark
-            result.last_stable_offset = partition.last_stable_offset
-            result.log_start_offset = partition.log.start_offset
+            _tell_how_far(partition, result)
         return result
+
+    def _is_behind(self, partition: Partition, offset: int) -> bool:
+        """Whether an edge that has been elsewhere has seen more than this replica knows of."""
+        return offset > partition.high_watermark and not partition.is_confirmed
+
+
+def _tell_how_far(partition: Partition, result: Struct) -> None:
+    result.high_watermark = partition.high_watermark
+    result.last_stable_offset = partition.last_stable_offset
+    result.log_start_offset = partition.log.start_offset
 
 
 def _aborted(partition: Partition, offset: int, views: list[memoryview]) -> list[Struct]:

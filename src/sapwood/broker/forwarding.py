@@ -26,7 +26,7 @@ ANSWER_S = 30.0
 RETRY_S = 0.05
 _LENGTH_BYTES = 4
 
-_REPEATABLE = {Api.DESCRIBE_QUORUM, Api.JOIN}
+_REPEATABLE = {Api.DESCRIBE_QUORUM, Api.JOIN, Api.REGISTER_EDGE, Api.CONFIRM_EDGE}
 """Carried out twice they do what they do once, so another controller may be asked the same."""
 
 Response = list[Buffer] | None

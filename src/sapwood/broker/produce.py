@@ -2,13 +2,16 @@
 
 import asyncio
 
+from sapwood.broker.forwarding import ForwardedConnection
 from sapwood.broker.leading import leader_of, reads_alone
+from sapwood.broker.ordering import Sequenced, sequenced
 from sapwood.broker.refusal import refuse
+from sapwood.broker.relaying import RelayedConnection
 from sapwood.broker.state import BrokerState
 from sapwood.broker.verifying import Batch
 from sapwood.metadata.controller import check_not_internal, find_topic
 from sapwood.replica import Guard, OnCommitted, Partition
-from sapwood.server import Request
+from sapwood.server import Connection, Request
 from sapwood.wire.apis import Api
 from sapwood.wire.batch import BatchHeader, read_header
 from sapwood.wire.codec import Buffer, Struct, decode_request
@@ -80,12 +83,16 @@ class _Item:
         try:
             if acks not in (-1, 0, 1):
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: use all, 1 or 0")
+            header = _header(records)
+            sender = None if header is None else self._note_if_refused(header)
             partition = self._state.partition(*self._place)
+            if sender is not None and header is not None:
+                known = partition.log.producers.find(header.producer_id)
+                self._state.ordering.check(*sender, is_known=known is not None)
             check_not_internal(partition.topic)
             if acks == -1:
                 partition.check_enough_replicas()
-            header = None if transactional_id is None else _transactional(records)
-            if header is None or transactional_id is None:
+            if transactional_id is None or header is None or not _is_transactional(header):
                 self._append(partition, records, None)
             else:
                 self._state.verifying.admit(
@@ -99,6 +106,23 @@ class _Item:
                 )
         except KafkaError as error:
             self._refuse(error)
+
+    def _note_if_refused(self, header: BatchHeader) -> tuple[Connection, Sequenced] | None:
+        """Who sends it, if it has to keep an order: what follows it must not come before it."""
+        batch, connection = sequenced(self._place, header), self._request.connection
+        if isinstance(connection, RelayedConnection):
+            connection = connection.link
+        if batch is None or isinstance(connection, ForwardedConnection) or self._done is None:
+            return None
+        ordering, done = self._state.ordering, self._done
+
+        def settled(error: KafkaError | None) -> None:
+            if error is not None and error.code.retriable:
+                ordering.note(connection, batch)
+            done(error)
+
+        self._done = settled
+        return connection, batch
 
     def _append(
         self, partition: Partition, records: memoryview | None, verified: Guard | None
@@ -132,15 +156,16 @@ class _Item:
             self._done(error)
 
 
-def _transactional(records: memoryview | None) -> BatchHeader | None:
-    """The header of a batch that is part of a transaction; None as well if there is no telling."""
-    if not records:
-        return None
+def _header(records: memoryview | None) -> BatchHeader | None:
+    """None if there is no telling: then the partition says what is wrong."""
     try:
-        header = read_header(records)
+        return read_header(records) if records else None
     except MalformedMessage:
         return None
-    return header if header.is_transactional and header.has_producer else None
+
+
+def _is_transactional(header: BatchHeader) -> bool:
+    return header.is_transactional and header.has_producer
 
 
 def _fail(result: Struct, error: KafkaError) -> None:

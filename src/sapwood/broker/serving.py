@@ -19,12 +19,15 @@ from sapwood.broker import (
     producers,
     replication,
     status,
+    supervising,
     topics,
     transactions,
 )
+from sapwood.broker.attaching import attach
 from sapwood.broker.fetch import fetch
 from sapwood.broker.forwarding import at_controller, forwarded
 from sapwood.broker.produce import produce
+from sapwood.broker.relaying import fetch_for_cache, relay
 from sapwood.broker.state import BrokerState
 from sapwood.broker.unattended import to_its_end
 from sapwood.server import Request
@@ -125,6 +128,11 @@ _COOKED: dict[Api, Cooked] = {
     Api.RESERVE_PRODUCER_IDS: producers.reserve_producer_ids,
     Api.HELD_OFFSET: holding.answer_held_offset,
     Api.END_TXN_GROUP: transactions.end_txn_group,
+    Api.REGISTER_EDGE: supervising.register,
+    Api.CONFIRM_EDGE: supervising.confirm,
+    Api.REPORT_DOWN: supervising.report_down,
+    Api.REPORT_TREE: supervising.report_tree,
+    Api.DESCRIBE_TREE: supervising.describe,
 }
 
 _AT_CONTROLLER = {
@@ -132,18 +140,31 @@ _AT_CONTROLLER = {
     Api.ALTER_PARTITION_REASSIGNMENTS,
     Api.CHANGE_CLIENT,
     Api.CHANGE_NODE,
+    Api.CONFIRM_EDGE,
     Api.CREATE_PARTITIONS,
     Api.CREATE_TOPICS,
     Api.DELETE_TOPICS,
     Api.DESCRIBE_QUORUM,
     Api.INCREMENTAL_ALTER_CONFIGS,
     Api.JOIN,
+    Api.REGISTER_EDGE,
+    Api.REPORT_DOWN,
 }
 
 # Kafka's, but among nodes only: the whole of it, or its later versions.
 _NOT_ADVERTISED = {Api.WRITE_TXN_MARKERS}
-# Ours, but clients want to know whether it is there.
-_OWN_ADVERTISED = {Api.END_TXN_GROUP}
+# Ours, but clients want to know whether they are there.
+_OWN_ADVERTISED = {
+    Api.CHANGE_CLIENT,
+    Api.CONFIRM_EDGE,
+    Api.DESCRIBE_REPLICAS,
+    Api.DESCRIBE_TREE,
+    Api.END_TXN_GROUP,
+    Api.LIST_CLIENTS,
+    Api.NODE_STATUS,
+    Api.REGISTER_EDGE,
+    Api.REPORT_DOWN,
+}
 _LAST_ADVERTISED: dict[int, int] = {Api.ADD_PARTITIONS_TO_TXN: transactions.FIRST_OF_NODES - 1}
 
 _LAST_SERVED = {
@@ -188,6 +209,16 @@ def _forwarded(state: BrokerState, request: Request) -> Awaitable[Response]:
     return _cooked(Api.FORWARD, answer)(state, request)  # type: ignore[return-value]
 
 
+def _relayed(state: BrokerState, request: Request) -> Awaitable[Response]:
+    return relay(state, request, lambda it: answer_to(state, it))
+
+
+def _fetch(state: BrokerState, request: Request) -> Response | Awaitable[Response]:
+    if request.connection.node is None:
+        return fetch(state, request)
+    return fetch_for_cache(state, request, lambda it: fetch(state, it))
+
+
 def answer_to(state: BrokerState, request: Request) -> Response | Awaitable[Response]:
     header = request.header
     served = SERVED.get(header.api_key)
@@ -203,10 +234,12 @@ def answer_to(state: BrokerState, request: Request) -> Response | Awaitable[Resp
 def _served() -> dict[int, Served]:
     raw: dict[Api, Raw] = {
         Api.PRODUCE: produce,
-        Api.FETCH: fetch,
+        Api.FETCH: _fetch,
         Api.API_VERSIONS: _api_versions,
         Api.REPLICA_FETCH: replication.fetch,
         Api.FORWARD: _forwarded,
+        Api.ATTACH: attach,
+        Api.RELAY: _relayed,
     }
     raw.update({api: _cooked(api, handler) for api, handler in _COOKED.items()})
     raw.update({api: at_controller(raw[api]) for api in _AT_CONTROLLER})

@@ -4,9 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sapwood.broker.coordinating import Coordinators
+from sapwood.broker.ordering import Ordering
 from sapwood.broker.producer_ids import ProducerIds
 from sapwood.broker.store import MetadataStore
 from sapwood.broker.verifying import Verifying
@@ -28,6 +29,10 @@ from sapwood.replica import (
     Voter,
 )
 from sapwood.wire.compression import Compression
+
+if TYPE_CHECKING:
+    from sapwood.broker.attaching import Attaching
+    from sapwood.broker.supervising import Supervising
 
 LONG_MAX = 2**63 - 1
 
@@ -84,9 +89,12 @@ class BrokerState:
     server_metrics: Callable[[], dict[str, float]]
     fetch_waiters: set[FetchWaiter] = field(default_factory=set)
     verifying: Verifying = field(default_factory=Verifying)
+    ordering: Ordering = field(default_factory=Ordering)
     markers_over: dict[int, float] = field(default_factory=dict)
     """By node: when the newest connection was opened over which it has sent markers."""
     transaction_counters: Counters = field(default_factory=Counters)
+    attaching: "Attaching" = field(init=False)
+    supervising: "Supervising" = field(init=False)
 
     @property
     def image(self) -> Image:
@@ -217,6 +225,8 @@ class BrokerState:
         """What this node counts, by the names that Kafka's exporters use where they have one."""
         partitions = list(self.replicas)
         offline = self.replicas.offline()
+        edges = self.image.edges
+        confirmed = sum(it.confirmed for it in edges.known.values())
         return {
             "kafka_server_replicamanager_leadercount": float(sum(p.leads for p in partitions)),
             "kafka_server_replicamanager_partitioncount": float(len(partitions)),
@@ -228,6 +238,9 @@ class BrokerState:
             "sapwood_partitions_offline_total": float(self.replicas.offline_total),
             "sapwood_replicas_mended_total": float(self.replicas.mended_total),
             "sapwood_fetch_waiters": float(len(self.fetch_waiters)),
+            "sapwood_tree_edges": float(confirmed),
+            "sapwood_tree_edges_pending": float(len(edges.known) - confirmed),
+            "sapwood_tree_children": float(len(edges.children(self.config.node_id))),
             **{
                 f"sapwood_transactions_{name}": float(value)
                 for name, value in asdict(self.transaction_counters).items()

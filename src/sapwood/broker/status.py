@@ -1,4 +1,4 @@
-"""NodeStatus for everybody, DescribeReplicas for nodes and operators: how the cluster is."""
+"""NodeStatus and DescribeReplicas: how the cluster is, as this node sees it."""
 
 from __future__ import annotations
 

@@ -177,10 +177,12 @@ class MetadataStore:
         async with self._writing:
             yield self.image
 
-    async def commit(self, records: Sequence[r.Record]) -> None:
+    async def commit(
+        self, records: Sequence[r.Record], *, everybody_s: float = EVERYBODY_S
+    ) -> None:
         """Within `changing()`: log the records; returns when every living node has them.
 
-        So whoever asks any node afterwards sees them.
+        So whoever asks any node afterwards sees them; unless one is slower than that.
         """
         if not records:
             return
@@ -211,7 +213,7 @@ class MetadataStore:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
         end = appended.base_offset + len(records)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EVERYBODY_S):
+            async with asyncio.timeout(everybody_s):
                 while self._settled < end or not self._is_known_to_all(end):
                     await self._wait()
 

@@ -19,7 +19,9 @@ from sapwood.client.effects import Close, Connect, Effect, Send, Settled, Ticket
 from sapwood.client.fetcher import Chunk, ConsumedRecord, read_records
 from sapwood.client.offsets import LATEST, FoundOffset
 from sapwood.client.procedures import FOREVER, Procedure, Wait
+from sapwood.client.transaction_groups import Child, GroupEnd
 from sapwood.client.transactions import Transactor
+from sapwood.client.tree_admin import NewEdge, RegisteredEdge, TreeView
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 
@@ -86,6 +88,7 @@ class AsyncKafkaClient:
         self._room: list[asyncio.Future[None]] = []
         self._step_is_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = 0.0
         self._polled_bytes = 0
 
     async def __aenter__(self) -> AsyncKafkaClient:
@@ -175,6 +178,22 @@ class AsyncKafkaClient:
     async def describe_configs(self, kind: ResourceKind, name: str) -> dict[str, ConfigEntry]:
         return await self._wait(self.core.admin.describe_configs(kind, name, now_ms=self.now_ms()))
 
+    async def tree(self) -> TreeView:
+        """The tree of core nodes and edges, for people and for programs."""
+        return await self._wait(self.core.tree.describe(now_ms=self.now_ms()))
+
+    async def register_edge(self, edge: NewEdge) -> RegisteredEdge:
+        """Ask the supervisor for a father. This and the next two need the cluster's secret."""
+        return await self._wait(self.core.tree.register(edge, now_ms=self.now_ms()))
+
+    async def confirm_edge(self, father: str, child: str) -> None:
+        """The father, which the child was offered, has it. Each is an id or host:port."""
+        await self._wait(self.core.tree.confirm(father, child, now_ms=self.now_ms()))
+
+    async def report_down(self, reporter: str, node: str) -> None:
+        """A father or child of a node says that it is dead. Each is an id or host:port."""
+        await self._wait(self.core.tree.report_down(reporter, node, now_ms=self.now_ms()))
+
     async def alter_configs(
         self, kind: ResourceKind, name: str, changes: Mapping[str, str | None]
     ) -> None:
@@ -194,9 +213,14 @@ class AsyncKafkaClient:
         timestamp_ms: int | None = None,
         *,
         message_key: MessageKey | None = None,
+        may_queue: bool = False,
         transactor: Transactor | None = None,
     ) -> AsyncDelivery:
-        """Accept a record, waiting for room if need be; await the result to know it is stored."""
+        """Accept a record, waiting for room if need be; await the result to know it is stored.
+
+        `may_queue`, for one with a `message_key`: an edge that is cut off may keep it in its
+        outbox, and then there is no offset in the result, but −1.
+        """
         core = self.core
         known = core.usable_topic(topic, partition)
         if known is None:
@@ -216,6 +240,7 @@ class AsyncKafkaClient:
             delivery,
             self.now_ms(),
             message_key=message_key,
+            may_queue=may_queue,
             transactor=transactor,
         )
         self.schedule()
@@ -227,6 +252,13 @@ class AsyncKafkaClient:
     async def flush(self) -> None:
         """Until everything accepted so far is stored or has failed."""
         await self._wait(self.core.producer.flush())
+
+    async def end_group(
+        self, query: str, batch_id: int, children: Iterable[Child], *, committed: bool = True
+    ) -> GroupEnd:
+        """End all transactions of a query's batch in one step, see `client.transaction_groups`."""
+        ticket = self.core.end_group(query, batch_id, children, committed, self.now_ms())
+        return await self._wait(ticket)
 
     # Consuming
 
@@ -382,11 +414,13 @@ class AsyncKafkaClient:
     def _set_timer(self, wake_at_ms: float) -> None:
         """A timer that is too early polls once for nothing; cancelling each would cost more."""
         when_s = wake_at_ms / 1000
-        if self._timer is not None and (self._timer.when() > when_s or self._timer.cancelled()):
+        # The handle can't be asked when it is due: uvloop's has no such method if that is now.
+        if self._timer is not None and (self._timer_at_s > when_s or self._timer.cancelled()):
             self._timer.cancel()
             self._timer = None
         if self._timer is None and wake_at_ms != float("inf"):
             self._timer = asyncio.get_running_loop().call_at(when_s, self._timed)
+            self._timer_at_s = when_s
 
     def _timed(self) -> None:
         self._timer = None

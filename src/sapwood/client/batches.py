@@ -94,6 +94,7 @@ class Batch:
         "identity",
         "is_keyed",
         "key",
+        "may_queue",
         "ordinal",
         "records",
         "size_bytes",
@@ -113,6 +114,8 @@ class Batch:
         self.ordinal = 0
         # Its numbers say which message it is, not where it stands among others: see `keyed`.
         self.is_keyed = False
+        # An edge that can't reach the cluster may keep it in its outbox: see `wire.schema`.
+        self.may_queue = False
         self.encoded: Buffer | None = None
         self.base_offset = -1
         self.append_time = -1

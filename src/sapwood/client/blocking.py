@@ -29,7 +29,9 @@ from sapwood.client.groups import NO_MEMBER, Committed
 from sapwood.client.offsets import LATEST, FoundOffset
 from sapwood.client.packed import PackedBatch
 from sapwood.client.procedures import Procedure
+from sapwood.client.transaction_groups import NO_BATCH, Child, GroupEnd
 from sapwood.client.transactions import Transactor
+from sapwood.client.tree_admin import NewEdge, RegisteredEdge, TreeView
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer, Struct
 
@@ -150,6 +152,22 @@ class KafkaClient:
     def describe_configs(self, kind: ResourceKind, name: str) -> dict[str, ConfigEntry]:
         return self._wait(self.core.admin.describe_configs(kind, name, now_ms=self.now_ms()))
 
+    def tree(self) -> TreeView:
+        """The tree of core nodes and edges, for people and for programs."""
+        return self._wait(self.core.tree.describe(now_ms=self.now_ms()))
+
+    def register_edge(self, edge: NewEdge) -> RegisteredEdge:
+        """Ask the supervisor for a father. This and the next two need the cluster's secret."""
+        return self._wait(self.core.tree.register(edge, now_ms=self.now_ms()))
+
+    def confirm_edge(self, father: str, child: str) -> None:
+        """The father, which the child was offered, has it. Each is an id or host:port."""
+        self._wait(self.core.tree.confirm(father, child, now_ms=self.now_ms()))
+
+    def report_down(self, reporter: str, node: str) -> None:
+        """A father or child of a node says that it is dead. Each is an id or host:port."""
+        self._wait(self.core.tree.report_down(reporter, node, now_ms=self.now_ms()))
+
     def alter_configs(
         self, kind: ResourceKind, name: str, changes: Mapping[str, str | None]
     ) -> None:
@@ -238,6 +256,17 @@ class KafkaClient:
         """Until everything accepted so far is stored or has failed."""
         producer = self.core.producer if transactor is None else transactor.producer
         self._wait(producer.flush())
+
+    def end_group(
+        self, query: str, batch_id: int, children: Iterable[Child], *, committed: bool = True
+    ) -> GroupEnd:
+        """End all transactions of a query's batch in one step, see `client.transaction_groups`."""
+        ticket = self.core.end_group(query, batch_id, children, committed, self.now_ms())
+        return self._wait(ticket)
+
+    def last_batch(self, query: str) -> int:
+        """The last batch of the query that was committed; −1 if none was."""
+        return self.end_group(query, NO_BATCH, ()).last_batch_id
 
     # Consuming
 

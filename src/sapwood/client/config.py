@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sapwood.wire.compression import Compression
@@ -24,6 +25,9 @@ class ClientConfig:
     backoff_ms: int = 50
     backoff_max_ms: int = 1_000
     max_frame_bytes: int = 100 * 1024 * 1024
+    secret: bytes | None = field(default=None, repr=False)
+    """The cluster's: with it one may ask what else only nodes may."""
+    entropy: Callable[[int], bytes] = os.urandom
 
     # Metadata
     metadata_max_age_ms: int = 300_000

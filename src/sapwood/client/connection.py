@@ -1,10 +1,11 @@
 """One connection to one broker: bytes in, answers out, in the order in which they were asked for.
 
-    CONNECTING --opened--> NEGOTIATING --ApiVersions--> READY --lost--> LOST
-         \\------------------------lost------------------------------/
+    CONNECTING --opened--> NEGOTIATING --ApiVersions, secret--> READY --lost--> LOST
+         \\----------------------------lost----------------------------------/
 
 Kafka answers in order, so an answer belongs to the oldest request in flight; its correlation id
 must say the same. A late answer means that everything behind it is late: the connection is lost.
+Whoever has shown that it knows the cluster's secret is answered as nodes are: in any order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from sapwood.client.config import ClientConfig
 from sapwood.client.effects import Effects, Send
 from sapwood.client.errors import error_for
+from sapwood.security import NONCE_BYTES, AuthenticationFailed, ClientSide
 from sapwood.wire.apis import Api, codec_versions
 from sapwood.wire.codec import Struct, decode_response
 from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
@@ -26,6 +28,8 @@ from sapwood.wire.frames import FrameBuffer, decode_response_header, encode_requ
 _HIGHEST_VERSION = {Api.PRODUCE: 12, Api.FETCH: 12}
 
 _UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+
+A_TOOL = -1
 
 OnAnswer = Callable[[Struct | KafkaError, float], None]
 
@@ -67,6 +71,7 @@ class Connection:
     produces_in_flight: int = 0
     _versions: dict[int, tuple[int, int]] = field(default_factory=dict)
     _correlation_id: int = 0
+    _is_trusted: bool = False
     _frames: FrameBuffer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +104,7 @@ class Connection:
         for frame in self._frames.received(byte_count):
             if not self.in_flight:
                 raise MalformedMessage(f"{self.address} sent an answer that nobody asked for")
-            exchange = self.in_flight[0]
+            exchange = self._asked_by(frame) if self._is_trusted else self.in_flight[0]
             correlation_id, body = decode_response_header(exchange.api, exchange.version, frame)
             if correlation_id != exchange.correlation_id:
                 raise MalformedMessage(
@@ -110,8 +115,15 @@ class Connection:
             if exchange.api is Api.API_VERSIONS and bytes(frame[body : body + 2]) == _UNSUPPORTED:
                 version = 0  # UNSUPPORTED_VERSION always comes in the oldest form
             answer = decode_response(exchange.api, version, frame, body)
-            self.in_flight.popleft()
+            if exchange is self.in_flight[0]:
+                self.in_flight.popleft()
+            else:
+                self.in_flight.remove(exchange)
             exchange.on_answer(answer, now_ms)
+
+    def _asked_by(self, frame: memoryview) -> Exchange:
+        number = int.from_bytes(frame[:4], "big")
+        return next((it for it in self.in_flight if it.correlation_id == number), self.in_flight[0])
 
     def lost(self, reason: KafkaError, now_ms: float) -> None:
         self.state = State.LOST
@@ -162,8 +174,37 @@ class Connection:
                 raise error_for(answer.error_code, f"the broker at {self.address} won't negotiate")
             else:
                 self._versions = ranges
-                self.state = State.READY
+                if self.config.secret is None:
+                    self.state = State.READY
+                else:
+                    self._authenticate(self.config.secret, now_ms)
 
         hello = Struct(client_software_name="sapwood", client_software_version="0.1")
         timeout_ms = self.config.request_timeout_ms
         self._send(Exchange(Api.API_VERSIONS, hello, negotiated, timeout_ms), version, now_ms)
+
+    def _authenticate(self, secret: bytes, now_ms: float) -> None:
+        side = ClientSide(secret, A_TOOL, self.config.entropy(NONCE_BYTES))
+
+        def challenged(answer: Struct, now_ms: float) -> None:
+            send(side.prove(answer), proved, now_ms)
+
+        def proved(answer: Struct, now_ms: float) -> None:
+            side.check(answer)
+            self._is_trusted = True
+            self.state = State.READY
+
+        def send(message: Struct, then: Callable[[Struct, float], None], now_ms: float) -> None:
+            def answered(answer: Struct | KafkaError, now_ms: float) -> None:
+                if isinstance(answer, KafkaError):
+                    return  # the connection is lost already
+                try:
+                    then(answer, now_ms)
+                except AuthenticationFailed as error:
+                    reason = f"{self.address} doesn't take this secret: {error}"
+                    raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, reason) from error
+
+            timeout_ms = self.config.request_timeout_ms
+            self._send(Exchange(Api.AUTHENTICATE, message, answered, timeout_ms), 0, now_ms)
+
+        send(side.hello(), challenged, now_ms)

@@ -7,7 +7,7 @@ Times are milliseconds on a clock that never goes back, except for the records' 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sapwood.client.admin import Admin
@@ -28,11 +28,13 @@ from sapwood.client.fetcher import Fetcher
 from sapwood.client.groups import Groups
 from sapwood.client.member import Member
 from sapwood.client.offsets import FoundOffset, delete_records, list_offsets
-from sapwood.client.packed import PackedBatch
+from sapwood.client.packed import PackedBatch, SealedBatch
 from sapwood.client.pool import MAIN_LANE, ConnectionPool
 from sapwood.client.producer import Producer
 from sapwood.client.scatter import Scatterer
+from sapwood.client.transaction_groups import Child, GroupEnd, end_group
 from sapwood.client.transactions import Transactor
+from sapwood.client.tree_admin import TreeAdmin
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
@@ -84,6 +86,7 @@ class ClientCore:
         self._scatterer = Scatterer(config, self.view, self._pool, self._effects)
         self.producer = Producer(config, self.view, self._pool, self._router, self._effects, draw)
         self.admin = Admin(config, self._router)
+        self.tree = TreeAdmin(config, self._router)
         self.groups = Groups(config, self._router)
         self._guests: list[_Guest] = []
         self._next_lane = MAIN_LANE + 1
@@ -152,6 +155,15 @@ class ClientCore:
         # What lies in the past was looked at just now, and waits for an event.
         return min((each for each in moments if each > now_ms), default=float("inf"))
 
+    @property
+    def last_error(self) -> KafkaError | None:
+        """Why a connection was lost last."""
+        return self._pool.last_error
+
+    def offers(self, api: Api) -> bool:
+        """Whether any broker that there is a connection to knows this kind of request."""
+        return any(each.versions_of(api) for each in self._pool.connections.values())
+
     # What is wanted
 
     def connect(self, now_ms: float) -> Ticket[Metadata]:
@@ -214,14 +226,19 @@ class ClientCore:
         now_ms: float,
         *,
         message_key: MessageKey | None = None,
+        may_queue: bool = False,
         transactor: Transactor | None = None,
     ) -> None:
         if self._closed is not None:
             raise self._closed
         producer = self.producer if transactor is None else transactor.producer
-        producer.append(topic, record, partition, delivery, now_ms, message_key)
+        producer.append(
+            topic, record, partition, delivery, now_ms, message_key, may_queue=may_queue
+        )
 
-    def append_packed(self, batch: PackedBatch, transactor: Transactor | None) -> None:
+    def append_packed(
+        self, batch: PackedBatch | SealedBatch, transactor: Transactor | None
+    ) -> None:
         if self._closed is not None:
             raise self._closed
         producer = self.producer if transactor is None else transactor.producer
@@ -290,6 +307,11 @@ class ClientCore:
         )
         self._guests.append(transactor)
         return transactor
+
+    def end_group(
+        self, query: str, batch_id: int, children: Iterable[Child], committed: bool, now_ms: float
+    ) -> Ticket[GroupEnd]:
+        return end_group(self.config, self._router, query, batch_id, children, committed, now_ms)
 
     def close(self, now_ms: float) -> None:
         """Everything that is still open fails; carry out the last effects with `poll`."""

@@ -306,28 +306,15 @@ class Fetcher:
         position.attempts = 0
         position.troubled_since_ms = None
         try:
-            end, next_offset = _whole_batches(data.records)
-        except MalformedMessage as error:
-            subject = f"topic {key[0]}, partition {key[1]}, offset {position.offset}: {error}"
-            self._fail(KafkaError(ErrorCode.CORRUPT_MESSAGE, subject))
+            chunk = read_chunk(key, position.offset, self._stop_at.get(key), data)
+        except KafkaError as error:
+            self._fail(error)
             return
-        if next_offset <= position.offset:
+        if chunk is None:
             return
-        chunk = Chunk(
-            *key,
-            position.offset,
-            next_offset,
-            self._stop_at.get(key),
-            data.high_watermark,
-            data.records[:end],
-            tuple(
-                (each.producer_id, each.first_offset)
-                for each in getattr(data, "aborted_transactions", None) or ()
-            ),
-        )
         self._chunks.append(chunk)
-        self.buffered_bytes += end
-        self._move(key, position, next_offset)
+        self.buffered_bytes += len(chunk.data)
+        self._move(key, position, chunk.next_offset)
         self._notify()
 
     def _refused(
@@ -346,6 +333,31 @@ class Fetcher:
                 self._troubled(key, position, now_ms)
         else:
             self._fail(error)
+
+
+def read_chunk(
+    key: TopicPartition, offset: int, stop_offset: int | None, data: Struct
+) -> Chunk | None:
+    """What a fetch from `offset` has brought of a partition; None if that is nothing new."""
+    if not data.records:
+        return None
+    try:
+        end, next_offset = _whole_batches(data.records)
+    except MalformedMessage as error:
+        subject = f"topic {key[0]}, partition {key[1]}, offset {offset}: {error}"
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, subject) from error
+    if next_offset <= offset:
+        return None
+    aborted = getattr(data, "aborted_transactions", None) or ()
+    return Chunk(
+        *key,
+        offset,
+        next_offset,
+        stop_offset,
+        data.high_watermark,
+        data.records[:end],
+        tuple((each.producer_id, each.first_offset) for each in aborted),
+    )
 
 
 def _whole_batches(data: memoryview) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sapwood.client.batches import Batch, Delivery
+from sapwood.client.batches import Batch, Delivery, Identity
 from sapwood.client.cluster import TopicPartition
+from sapwood.wire.batch import BatchHeader, restamp
 from sapwood.wire.codec import Buffer
 from sapwood.wire.records import decode_batch, seal_batch
 
@@ -80,4 +81,49 @@ class PackedBatch(Batch):
             delivery.timestamp = timestamp
             self.deliveries.append(delivery)
         self._parts = list(self.deliveries)
+        return super().split()
+
+
+class SealedBatch(Batch):
+    """A whole batch as somebody else made it: sent under our numbers, or, if its own numbers are a
+    message's key, as it is."""
+
+    __slots__ = ("_header", "_sealed")
+
+    def __init__(
+        self, key: TopicPartition, created_ms: float, sealed: Buffer, header: BatchHeader
+    ) -> None:
+        super().__init__(key, created_ms)
+        self.size_bytes = header.size
+        self._sealed = sealed
+        self._header = header
+        if header.has_producer:
+            self.is_keyed = True
+            self.identity = Identity(header.producer_id, header.producer_epoch)
+            self.base_sequence = header.base_sequence
+
+    @property
+    def record_count(self) -> int:
+        return self._header.record_count
+
+    @property
+    def is_open(self) -> bool:
+        return False
+
+    def release(self) -> None:
+        super().release()
+        self._sealed = b""
+
+    def encode(self, compression: int, *, transactional: bool = False) -> Buffer:
+        """With the compression that it has."""
+        if self.encoded is None:
+            producer_id, epoch = self.identity or (-1, -1)
+            self.encoded = restamp(
+                self._sealed, producer_id, epoch, self.base_sequence, transactional=transactional
+            )
+        return self.encoded
+
+    def split(self) -> tuple[Batch, Batch]:
+        for _, timestamp, key, value, headers in decode_batch(self._sealed):
+            self.add((timestamp, key, value, headers), 0, Delivery())
         return super().split()

@@ -22,7 +22,7 @@ from sapwood.client.config import ClientConfig
 from sapwood.client.connection import Connection, Exchange
 from sapwood.client.effects import Effects, Ticket
 from sapwood.client.errors import STALE_VIEW, error_for
-from sapwood.client.packed import PackedBatch
+from sapwood.client.packed import PackedBatch, SealedBatch
 from sapwood.client.partitioner import KeylessPartitioner, partition_of_key
 from sapwood.client.pool import MAIN_LANE, ConnectionPool
 from sapwood.wire.apis import Api
@@ -94,7 +94,11 @@ class Producer:
         delivery: Delivery,
         now_ms: float,
         message_key: MessageKey | None = None,
+        *,
+        may_queue: bool = False,
     ) -> None:
+        """`may_queue` is for records with a key of their own: those can be told when they come
+        again, by whichever way."""
         size_bytes = record_size(record)
         if size_bytes + BATCH_OVERHEAD_BYTES > self._config.max_request_bytes:
             raise KafkaError(
@@ -119,10 +123,11 @@ class Producer:
         if message_key is not None:
             batch.is_keyed = True
             batch.identity, batch.base_sequence = message_key
+            batch.may_queue = may_queue
         batch.add(record, size_bytes, delivery)
         self.buffered_bytes += size_bytes
 
-    def append_packed(self, batch: PackedBatch) -> None:
+    def append_packed(self, batch: PackedBatch | SealedBatch) -> None:
         self._queue(batch.key).queue.append(batch)
         self.buffered_bytes += batch.size_bytes
 
@@ -144,11 +149,18 @@ class Producer:
             self._identity = self._scope.identity
             if self._identity is None:
                 return
-        elif self._config.is_idempotent and self._identity is None and not self._identify(now_ms):
-            return
+        # What has a key of its own needs no producer's.
+        lacks_identity = (
+            self._scope is None
+            and self._config.is_idempotent
+            and self._identity is None
+            and any(not it.is_keyed for queue in self._active.values() for it in queue.queue)
+            and not self._identify(now_ms)
+        )
         by_node: dict[int, list[PartitionQueue]] = {}
         for queue in self._active.values():
-            if queue.next_batch(now_ms, lambda batch: self._is_ready(batch, now_ms)) is None:
+            batch = queue.next_batch(now_ms, lambda batch: self._is_ready(batch, now_ms))
+            if batch is None or (lacks_identity and not batch.is_keyed):
                 continue
             if self._scope is not None and not self._scope.admits(queue.key):
                 continue
@@ -275,7 +287,7 @@ class Producer:
         size_bytes = 0
         for queue in queues:
             batch = queue.next_batch(now_ms, lambda batch: self._is_ready(batch, now_ms))
-            if batch is None:
+            if batch is None or (batches and batch.may_queue != batches[0].may_queue):
                 continue
             if batches and size_bytes + batch.size_bytes > self._config.max_request_bytes:
                 break
@@ -302,6 +314,7 @@ class Producer:
             transactional_id=self._scope.transactional_id if self._scope else None,
             acks=self._config.acks,
             timeout=self._config.request_timeout_ms,
+            may_queue=batches[0].may_queue,
             topic_data=[
                 Struct(name=topic, partition_data=partitions)
                 for topic, partitions in by_topic.items()
@@ -368,6 +381,8 @@ class Producer:
         elif error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.broken:
             batch.stage = Stage.REJECTED
             queue.mend()
+        elif error.code is ErrorCode.KAFKA_STORAGE_ERROR and batch.may_queue:
+            self._fail(queue, batch, error)  # the outbox is full, and won't be emptied soon
         elif error.code.retriable:
             self._retry(queue, batch, error, now_ms)
         else:

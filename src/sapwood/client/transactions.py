@@ -2,6 +2,7 @@
 
     begin --> OPEN --commit--> ready for the next
                \\---abort or anything that failed---> a new identity, which fences the old one
+               \\---leave open--> for somebody else to end, by `transaction_groups`
 
 A transaction that failed can only be aborted. Its successor gets a new epoch, so that nothing of
 the failed one can arrive late, and no sequence number needs to be accounted for.
@@ -22,6 +23,7 @@ from sapwood.client.groups import Committed, Membership, committed_topics, read_
 from sapwood.client.pool import ConnectionPool
 from sapwood.client.procedures import Procedure, Wait, wait_for
 from sapwood.client.producer import Producer
+from sapwood.client.transaction_groups import Child
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
@@ -147,6 +149,20 @@ class Transactor:
         except BaseException as error:
             self._give_up(error if isinstance(error, Exception) else RuntimeError("interrupted"))
             raise
+
+    def leave_open(self) -> Procedure[Child | None]:
+        """Everything stored, and who has stored it; None if there was nothing.
+
+        Whoever ends it has to come before the timeout. Here the next `begin` would end it, too.
+        """
+        yield from wait_for(self.producer.flush())
+        if self.failure is not None:
+            raise self.failure
+        if self.identity is None or not self._announced:
+            return None
+        child = Child(self.transactional_id, *self.identity)
+        self._give_up(RuntimeError("the transaction was left to somebody else"))
+        return child
 
     def abort(self) -> Procedure[None]:
         """If nobody answers, the transaction ends by its timeout, or when the next one begins."""

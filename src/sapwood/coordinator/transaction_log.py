@@ -101,7 +101,11 @@ def transaction_key(transactional_id: str) -> bytes:
 
 def encode_group(query: str, batch_id: int, now_ms: int) -> StoredRecord:
     value = GROUP_VALUE.encode(batch_id=batch_id, updated_ms=now_ms)
-    return GROUP_KEY.encode(name=query), value
+    return group_key(query), value
+
+
+def group_key(query: str) -> bytes:
+    return GROUP_KEY.encode(name=query)
 
 
 def decode_key(key: bytes) -> str | GroupKey | None:

@@ -77,6 +77,8 @@ class Limits:
     """What the partitions of one transaction may take in the log."""
     max_group_bytes: int = 8 << 20
     """What the transactions that end together may take in the log."""
+    max_queries: int = 10_000
+    """Whose last batch one shard remembers; those that were quiet for longest are forgotten."""
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ class Transactions:
         self._families: dict[str, dict[str, None]] = {}
         """Query → its children."""
         self._batches: dict[str, int] = {}
-        """Query → the last batch of it that was committed."""
+        """Query → the last batch of it that was committed; the longest quiet query first."""
         self._deadlines: list[tuple[float, str]] = []
         self._sweep_at_ms = math.inf
         self._decisions = itertools.count(1)
@@ -116,9 +118,8 @@ class Transactions:
     ) -> None:
         subject = None if key is None else log.decode_key(key)
         if isinstance(subject, log.GroupKey):
-            if value is None:
-                self._batches.pop(subject.query, None)
-            else:
+            self._batches.pop(subject.query, None)
+            if value is not None:
                 self._batches[subject.query] = log.decode_group(value)
         elif subject is not None:
             self._forget(subject)
@@ -314,13 +315,23 @@ class Transactions:
             committed, *more = self._decide(chosen, True, now_ms)
             records += committed.records
             markers += more
-            records.append(log.encode_group(message.query, message.batch_id, now_ms))
-            self._batches[message.query] = done.last_batch_id = message.batch_id
+            records += self._note_batch(message.query, message.batch_id, now_ms)
+            done.last_batch_id = message.batch_id
             # Every task of every batch has a name of its own, so there would soon be millions.
             records += [self._drop(it, now_ms) for it in others if it.state in IDLE]
         done.already_done = False
         appends = [Append(records)] if records else []
         return [*appends, *markers, Answer(token, done)]
+
+    def _note_batch(self, query: str, batch_id: int, now_ms: int) -> list[log.StoredRecord]:
+        self._batches.pop(query, None)
+        self._batches[query] = batch_id
+        records: list[log.StoredRecord] = [log.encode_group(query, batch_id, now_ms)]
+        if len(self._batches) > self._limits.max_queries:
+            oldest = next(iter(self._batches))
+            del self._batches[oldest]
+            records.append((log.group_key(oldest), None))
+        return records
 
     def _children(self, message: Struct) -> list[Transaction]:
         chosen: dict[str, Transaction] = {}
@@ -370,6 +381,9 @@ class Transactions:
         if fresh_id is None:
             raise ProducerIdWanted
         transaction = Transaction(transactional_id, fresh_id, 0, 0)
+        if transaction.batch <= self._batches.get(transaction.family, -1):
+            # Nobody would ever end it, and readers would wait until its time is up.
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "Its batch is committed already")
         self._remember(transaction)
         return transaction
 

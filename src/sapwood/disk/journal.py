@@ -88,7 +88,9 @@ class Journal:
                 file.close()
                 raise JournalCorrupt(path, position, "a bad frame before a good one")
             file.truncate(position)
-            file.sync()
+        # The last frame may have been written by a process that was killed before it was synced.
+        # Whoever reads it here takes it for durable, and so does the rule above.
+        file.sync()
         return cls(disk, file, facts, position, sequence)
 
     def get(self, key: bytes) -> bytes | None:

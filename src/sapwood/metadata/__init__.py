@@ -1,4 +1,4 @@
-"""What the cluster has agreed on: nodes, topics, partitions, configs, producer ids, clients.
+"""What the cluster has agreed on: nodes, topics, configs, ids, clients, the tree.
 
 In come commands; out go records, which the caller appends to the metadata log. Records that
 the log has committed are applied to an `Image`, and every answer about the cluster is read

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sapwood.metadata import records as r
+from sapwood.metadata.edges import Edges
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
@@ -59,6 +60,7 @@ class Image:
     next_producer_id: int = 0
     producers: dict[Client, None] = field(default_factory=dict)
     consumers: dict[Client, None] = field(default_factory=dict)
+    edges: Edges = field(default_factory=Edges)
 
     def overrides(self, resource_type: int, resource_name: str) -> dict[str, str]:
         return self.configs.get((resource_type, resource_name), {})
@@ -109,6 +111,8 @@ class Image:
                 self.consumers[_client(record)] = None
             case r.ConsumerRemoved():
                 self.consumers.pop(_client(record), None)
+            case r.EdgeRegistered() | r.EdgeConfirmed() | r.EdgeDetached() | r.EdgeRemoved():
+                self.edges.apply(record)
 
     def records(self) -> Iterator[r.Record]:
         """Records that, applied to an empty image, give this one."""
@@ -147,6 +151,7 @@ class Image:
             yield r.ProducerRegistered(name=name, topic=topic_name, partition=partition)
         for name, topic_name, partition in self.consumers:
             yield r.ConsumerRegistered(name=name, topic=topic_name, partition=partition)
+        yield from self.edges.records()
 
     def _apply_to_nodes(self, record: r.NodeRegistered | r.NodeChanged | r.NodeRemoved) -> None:
         known = self.nodes.get(record.node_id)

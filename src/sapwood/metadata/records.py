@@ -122,6 +122,41 @@ class ConsumerRemoved(Registration, frozen=True, kw_only=True):
     pass
 
 
+class EdgeRecord(_Record, frozen=True, kw_only=True):
+    """What the four records below say of an edge of the tree."""
+
+    edge_id: int
+
+
+class EdgeRegistered(EdgeRecord, frozen=True, kw_only=True):
+    """It may hang from the father that it is offered; whatever father it had is none any more."""
+
+    host: str
+    port: int
+    ports: dict[str, int] = {}
+    wish: str = ""
+    father: int = -1
+
+
+class EdgeConfirmed(EdgeRecord, frozen=True, kw_only=True):
+    """Its father has it, or another one than before."""
+
+    host: str
+    port: int
+    father: int
+    since: tuple[int, int] = (0, 0)
+    healing_ms: int = 0
+    """For how long it was without a father; 0 if it had none before."""
+
+
+class EdgeDetached(EdgeRecord, frozen=True, kw_only=True):
+    """The relation to its father has ended."""
+
+
+class EdgeRemoved(EdgeRecord, frozen=True, kw_only=True):
+    """Registered, and never confirmed."""
+
+
 Record = (
     ClusterCreated
     | NodeRegistered
@@ -137,6 +172,10 @@ Record = (
     | ProducerRemoved
     | ConsumerRegistered
     | ConsumerRemoved
+    | EdgeRegistered
+    | EdgeConfirmed
+    | EdgeDetached
+    | EdgeRemoved
 )
 
 _encoder = msgspec.msgpack.Encoder()

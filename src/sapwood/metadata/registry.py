@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from sapwood.metadata import records as r
 from sapwood.metadata.controller import check_partition, find_topic
+from sapwood.metadata.edges import FIRST_EDGE_ID
 from sapwood.metadata.image import Client, Image, Node
 from sapwood.wire.errors import ErrorCode, KafkaError
 
@@ -30,9 +31,10 @@ def register_node(
     `is_alive` is the asker's own view of the nodes, fresher than the image's.
     """
     listeners = dict(listeners)
-    if node_id < -1 or not listeners:
+    if not -1 <= node_id < FIRST_EDGE_ID or not listeners:
         raise KafkaError(
-            ErrorCode.INVALID_REGISTRATION, "A node needs an id from 0 on, or -1, and a listener"
+            ErrorCode.INVALID_REGISTRATION,
+            f"A node needs an id from 0 to {FIRST_EDGE_ID - 1}, or -1, and a listener",
         )
     if node_id == -1:
         node_id = _id_for(image, incarnation, listeners)

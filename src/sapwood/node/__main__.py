@@ -17,6 +17,9 @@ def parser() -> argparse.ArgumentParser:
     add("--advertise", action="append", metavar="[NAME=]HOST:PORT", help="what clients are told")
     add("--bootstrap", action="store_true", default=None, help="found a cluster")
     add("--join", action="append", metavar="HOST:PORT", help="join the cluster of this node")
+    add("--edge", action="store_true", default=None, help="relay, and hold no replica")
+    add("--parent", metavar="HOST:PORT", help="whom an edge hangs from")
+    add("--outbox", action="store_true", default=None, help="an edge keeps what it can't send")
     add("--secret-file", metavar="FILE", help="where the cluster's secret lies")
     add("--rack", help="where this node stands, so that copies are kept apart")
     add("--auto-create", action=argparse.BooleanOptionalAction, default=None)
@@ -42,6 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
             advertise=given.advertise or (),
             bootstrap=given.bootstrap,
             join=given.join or (),
+            edge=given.edge,
+            parent=given.parent,
+            outbox=given.outbox,
             secret_file=given.secret_file,
             rack=given.rack,
             auto_create_topics=given.auto_create,
@@ -53,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     # The broker's modules take a while to import; a wrong flag shouldn't wait for them.
-    from sapwood.node.run import run
+    from sapwood.node.shell import run
 
     return run(config, announce=given.announce, with_parent=given.with_parent)
 

@@ -16,6 +16,8 @@ TIMEOUT_S = 5.0
 A_TOOL = -1
 LARGEST_ANSWER_BYTES = 100 << 20
 METADATA_VERSION = 12
+FETCH_VERSION = 12
+FETCH_BYTES = 64 * 1024
 NO_TOPIC_ID = bytes(16)
 
 
@@ -57,6 +59,10 @@ class NodeConnection:
         """What the node says of itself and of the cluster."""
         return self._ask(Api.NODE_STATUS, Struct())
 
+    def outbox(self) -> Struct:
+        """What is in the outbox of an edge that has one."""
+        return self._ask(Api.OUTBOX, Struct())
+
     def leader(self, topic: str, partition: int) -> tuple[int, int]:
         """The epoch and the leader of a partition as this node knows them; -1 if it doesn't."""
         wanted = Struct(
@@ -69,6 +75,34 @@ class NodeConnection:
                 if each.partition_index == partition:
                     return each.leader_epoch, each.leader_id
         return -1, -1
+
+    def has_more(self, topic: str, partition: int, offset: int, wait_ms: int) -> bool:
+        """Whether this very node has committed records from the offset on, now or in that time."""
+        wanted = Struct(
+            partition=partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=FETCH_BYTES,
+        )
+        message = Struct(
+            replica_id=-1,
+            max_wait=wait_ms,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[Struct(topic=topic, partitions=[wanted])],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        (found,) = self._ask(Api.FETCH, message, FETCH_VERSION).responses[0].partitions
+        if found.error_code:
+            code = ErrorCode(found.error_code)
+            raise KafkaError(code, f"{self._address} can't be read from: {code.name}")
+        return bool(found.records)
 
     def describe_replicas(self, topics: Iterable[str] | None = None) -> list[Struct]:
         """The node's own replicas, of all topics or of these."""

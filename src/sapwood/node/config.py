@@ -50,6 +50,15 @@ class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     """Found a cluster, unless the data directory belongs to one already."""
     join: list[str] = []
     """host:port of any nodes of the cluster to join; later on, hints where it may be found."""
+    edge: bool = False
+    """Hold no replica: relay what is above to whoever is below."""
+    parent: str | None = None
+    """host:port of whom an edge would like to hang from; else it is one of `join`."""
+    outbox: bool = False
+    """Whether an edge that can't reach the cluster accepts what asks for one acknowledgement, keeps
+    it on its own disk, and delivers it later."""
+    outbox_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
+    """How much that may be at most."""
     secret_file: str | None = None
     """Where the cluster's secret lies, if not in the data directory."""
     discoverable: bool = True
@@ -96,6 +105,9 @@ def load(
     advertise: Iterable[str] = (),
     bootstrap: bool | None = None,
     join: Iterable[str] = (),
+    edge: bool | None = None,
+    parent: str | None = None,
+    outbox: bool | None = None,
     secret_file: str | None = None,
     rack: str | None = None,
     auto_create_topics: bool | None = None,
@@ -114,6 +126,9 @@ def load(
         "advertised": _named(advertise) or None,
         "bootstrap": bootstrap,
         "join": list(join) or None,
+        "edge": edge,
+        "parent": parent,
+        "outbox": outbox,
         "secret_file": secret_file,
         "rack": rack,
         "auto_create_topics": auto_create_topics,
@@ -226,9 +241,15 @@ def _checked(raw: dict[str, Any]) -> NodeConfig:
     routes = config.peer_routes.values()
     for address in (*config.listeners.values(), *config.advertised.values(), *routes):
         parse_address(address)
-    for address in config.join:
+    for address in (*config.join, *([config.parent] if config.parent else [])):
         if not all(parse_address(address)):
             raise ConfigError(f"can't join {address!r}: give the HOST:PORT of a running node")
+    if config.edge and config.bootstrap:
+        raise ConfigError("an edge holds nothing, so it can't found a cluster: give --join")
+    if config.parent and not config.edge:
+        raise ConfigError("only an edge has a parent: give --edge, too")
+    if config.outbox and not config.edge:
+        raise ConfigError("only an edge has an outbox: give --edge, too")
     if config.bootstrap and config.join:
         raise ConfigError("a node either founds a cluster (bootstrap) or joins one (join)")
     if config.heartbeat_ms >= config.link_timeout_ms:

@@ -10,7 +10,8 @@ import os
 from collections.abc import Callable, Iterable
 
 from sapwood.node.config import parse_address
-from sapwood.replica.peers import Peers, PeerUnreachable
+from sapwood.replica.peers import Peers
+from sapwood.server.link import PeerUnreachable
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 

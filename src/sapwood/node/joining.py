@@ -11,8 +11,9 @@ from sapwood.node.config import NodeConfig, parse_address
 from sapwood.node.identity import Identity
 from sapwood.node.membership import Member, Newcomer, NoMembership
 from sapwood.node.ready import join_address
-from sapwood.replica.peers import Peers, PeerUnreachable
+from sapwood.replica.peers import Peers
 from sapwood.security import AuthenticationFailed
+from sapwood.server.link import PeerUnreachable
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode

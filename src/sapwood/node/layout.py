@@ -1,4 +1,4 @@
-"""A cluster's directory on this machine: `cluster.json`, `secret`, and one directory per node.
+"""A cluster's directory on this machine: `cluster.json`, `secret`, one directory per node and edge.
 
 `cluster.json` says that the cluster exists, and where its nodes listen. Before it is there the
 first node founds the cluster; from then on nodes only ever join, even one whose data is gone.
@@ -7,6 +7,7 @@ first node founds the cluster; from then on nodes only ever join, even one whose
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from sapwood.node import secret
@@ -16,6 +17,10 @@ VERSION = 1
 IDENTITY_NAME = "identity.json"
 HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
+GATEWAY_PORTS = {"rest": 8080, "lines": 7000}
+OUTBOX_NAME = "outbox"
+EDGES_FROM = 100
+"""So far above the first node's port, edges listen."""
 
 
 class LayoutUnusable(Exception):
@@ -26,14 +31,37 @@ def node_directory(directory: Path, node_id: int) -> Path:
     return directory / f"node-{node_id}"
 
 
+def edge_directory(directory: Path, index: int) -> Path:
+    return directory / f"edge-{index}"
+
+
+def edge_indexes(directory: Path) -> list[int]:
+    """The edges that there have been; they are counted from 0."""
+    names = [path.name.removeprefix("edge-") for path in directory.glob("edge-*")]
+    return sorted(int(name) for name in names if name.isdigit())
+
+
 def known_nodes(directory: Path) -> dict[int, str]:
     """Node id → the address it had last; empty if no cluster was founded here."""
+    return _stored(directory).get("nodes", {})
+
+
+def gateway_addresses(directory: Path) -> dict[str, dict[int, str]]:
+    """What the gateways serve → node id → the address that the one beside it had last."""
+    return {name: found for name, found in _stored(directory).items() if name in GATEWAY_PORTS}
+
+
+def _stored(directory: Path) -> dict[str, dict[int, str]]:
     path = directory / FILE_NAME
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         version = stored["version"]
         if version == VERSION:
-            return {int(node_id): str(address) for node_id, address in stored["nodes"].items()}
+            return {
+                name: {int(node_id): str(address) for node_id, address in stored[name].items()}
+                for name in ("nodes", *GATEWAY_PORTS)
+                if name in stored or name == "nodes"
+            }
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -53,10 +81,20 @@ def node_ids(directory: Path) -> list[int]:
 class Layout:
     """Which nodes there are, and the flags that each is started with."""
 
-    def __init__(self, directory: Path, count: int | None, port: int | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        count: int | None,
+        port: int | None,
+        edges: int = 0,
+        *,
+        outbox: bool = False,
+    ) -> None:
         """`count`: how many nodes, or None for those that there are. `port`: of node 0, the others
-        follow; 0 for free ones; None for those that they had."""
+        follow; 0 for free ones; None for those that they had. `outbox`: whether edges have one;
+        those that had one keep it."""
         self.directory = directory
+        self._has_outbox = outbox
         known = known_nodes(directory)
         ids = node_ids(directory)
         if count is not None and count < len(ids):
@@ -82,6 +120,13 @@ class Layout:
             node_id: kept.get(node_id) or f"{HOST}:{port + node_id if port else free_port()}"
             for node_id in ids
         }
+        self.edges = {
+            index: f"{HOST}:{port + EDGES_FROM + index if port else free_port()}"
+            for index in range(edges)
+        }
+        self._takes_free_ports = port == 0
+        self.gateways = gateway_addresses(directory)
+        self.edge_gateways: dict[str, dict[int, str]] = {}
         directory.mkdir(parents=True, exist_ok=True)
         if not known:
             secret.ensure(self.secret_file)
@@ -109,13 +154,55 @@ class Layout:
             flags += ["--join", address]
         return flags
 
+    def edge_flags(
+        self, index: int, parent: str | None = None, routes: Mapping[int, str] | None = None
+    ) -> list[str]:
+        """`routes`: node id → where this edge is to reach it."""
+        flags = ["--edge", "--dir", str(edge_directory(self.directory, index))]
+        flags += ["--listen", self.edges[index], "--secret-file", str(self.secret_file)]
+        for node_id, address in self.addresses.items():
+            flags += ["--join", (routes or {}).get(node_id, address)]
+        for node_id, route in (routes or {}).items():
+            flags += ["--set", f"peer_routes.{node_id}={route}"]
+        if self._has_outbox or (edge_directory(self.directory, index) / OUTBOX_NAME).exists():
+            flags.append("--outbox")
+        return flags if parent is None else [*flags, "--parent", parent]
+
+    def add_edge(self) -> int:
+        """A place for one more edge."""
+        index = max(self.edges, default=-1) + 1
+        self.edges[index] = f"{HOST}:{free_port()}"
+        return index
+
+    def place_gateways(self, ports: Mapping[str, int | None]) -> None:
+        """Give each node's gateway its addresses: those it had, if no port is named. Those beside
+        edges are as far above as edges are."""
+        for name, port in ports.items():
+            had = {} if port else self.gateways.get(name, {})
+            first = GATEWAY_PORTS[name] if port is None and not self._takes_free_ports else port
+            self.gateways[name] = {
+                node_id: had.get(node_id) or f"{HOST}:{first + node_id if first else free_port()}"
+                for node_id in self.addresses
+            }
+            self.edge_gateways[name] = {
+                index: f"{HOST}:{first + EDGES_FROM + index if first else free_port()}"
+                for index in self.edges
+            }
+
     def save(self) -> None:
         """The cluster exists."""
-        nodes = {str(node_id): address for node_id, address in sorted(self.addresses.items())}
+        tables = {
+            name: {str(node_id): address for node_id, address in sorted(addresses.items())}
+            for name, addresses in {
+                "nodes": self.addresses,
+                **self.gateways,
+                **{f"edge_{name}": it for name, it in self.edge_gateways.items() if it},
+            }.items()
+        }
         path = self.directory / FILE_NAME
         temporary = path.with_suffix(".new")
         with temporary.open("w", encoding="utf-8") as file:
-            file.write(json.dumps({"version": VERSION, "nodes": nodes}, indent=2) + "\n")
+            file.write(json.dumps({"version": VERSION, **tables}, indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -125,12 +212,16 @@ class Layout:
         """A place for one more node."""
         node_id = max(self.addresses) + 1
         self.addresses[node_id] = f"{HOST}:{free_port()}"
+        for addresses in self.gateways.values():
+            addresses[node_id] = f"{HOST}:{free_port()}"
         self.save()
         return node_id
 
     def forget(self, node_id: int) -> None:
         """The node has left the cluster; its data stays."""
         del self.addresses[node_id]
+        for addresses in self.gateways.values():
+            addresses.pop(node_id, None)
         self.save()
 
     def _has_identity(self, node_id: int) -> bool:

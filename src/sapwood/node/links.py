@@ -41,6 +41,11 @@ class Links:
         found = self._ask("open", nodes=list(nodes))
         return {(a, b): f"{HOST}:{port}" for a, b, port in found}
 
+    def open_from(self, node: int, others: Iterable[int]) -> dict[int, str]:
+        """The address through which one more is to reach each of these, who never seek it."""
+        found = self._ask("open", nodes=[node], others=list(others))
+        return {b: f"{HOST}:{port}" for _, b, port in found}
+
     def place(self, node: int, address: str) -> None:
         """Say where a node really is."""
         self._ask("place", node=node, address=address)
@@ -114,8 +119,10 @@ class Switchboard:
                     way.delay_s = 0.0
         return None
 
-    async def _open(self, nodes: list[int]) -> list[tuple[int, int, int]]:
-        pairs = [(a, b) for a in nodes for b in nodes if a != b]
+    async def _open(
+        self, nodes: list[int], others: list[int] | None = None
+    ) -> list[tuple[int, int, int]]:
+        pairs = [(a, b) for a in nodes for b in others or nodes if a != b]
         return [(a, b, await self._listen(a, b)) for a, b in pairs]
 
     async def _listen(self, a: int, b: int) -> int:

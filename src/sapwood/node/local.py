@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sapwood.node import ready
-from sapwood.node.layout import node_directory, node_ids
+from sapwood.node.layout import (
+    OUTBOX_NAME,
+    edge_directory,
+    edge_indexes,
+    node_directory,
+    node_ids,
+)
 from sapwood.node.lock import holder, is_locked
 
 SUPERVISOR_LOCK = "supervisor.lock"
@@ -41,6 +47,26 @@ def node_states(directory: Path) -> list[NodeState]:
         _node_state(node_directory(directory, node_id), node_id, supervised=supervised)
         for node_id in node_ids(directory)
     ]
+
+
+def edge_states(directory: Path) -> list[NodeState]:
+    """Every edge under the directory."""
+    supervised = supervisor_pid(directory) is not None
+    return [
+        _node_state(edge_directory(directory, index), index, supervised=supervised)
+        for index in edge_indexes(directory)
+    ]
+
+
+def outbox_addresses(directory: Path) -> list[str]:
+    """Where the edges under the directory listen that run and have an outbox."""
+    found = []
+    for index in edge_indexes(directory):
+        folder = edge_directory(directory, index)
+        told = ready.read(folder) if is_locked(folder / ready.LOCK_NAME) else None
+        if told is not None and (folder / OUTBOX_NAME).exists():
+            found.append(ready.local_address(next(iter(told["listeners"].values()))))
+    return found
 
 
 def _node_state(directory: Path, index: int, *, supervised: bool) -> NodeState:

@@ -1,4 +1,4 @@
-"""A node as a child process: started, awaited, stopped, and never left behind.
+"""One of our programs as a child process: started, awaited, stopped, and never left behind.
 
 The child holds the end of a pipe as its stdin and stops when the other end, held here, is gone.
 """
@@ -28,25 +28,33 @@ class NodeFailed(Exception):
     """The node ended before it was ready; the message is what it said."""
 
 
-class NodeProcess:
-    """A node's process. Its log goes to `stderr`, which may be a file or a pipe to read."""
+class ChildProcess:
+    """A process that is told by the end of its stdin that nobody wants it any more."""
 
-    def __init__(self, flags: Sequence[str], stderr: IO[bytes] | int) -> None:
-        # Python's own path only: a json.py in the caller's directory must not stop the node.
-        command = [sys.executable, "-P", "-m", "sapwood.node", "--announce", "--with-parent"]
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        stdout: IO[bytes] | int | None,
+        stderr: IO[bytes] | int | None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
         self._popen = subprocess.Popen(
-            [*command, *flags],
+            command,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=stderr,
+            pass_fds=pass_fds,
             start_new_session=True,
             creationflags=NEW_GROUP,
         )
-        self._ready: Ready | None = None
 
     @property
     def pid(self) -> int:
         return self._popen.pid
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        return self._popen.stdout
 
     @property
     def stderr(self) -> IO[bytes] | None:
@@ -56,15 +64,14 @@ class NodeProcess:
     def returncode(self) -> int | None:
         return self._popen.poll()
 
-    def wait_until_ready(self) -> Ready | None:
-        """What the node announces, once and for all; None if it ended instead."""
-        announced = self._popen.stdout
-        if self._ready is None and announced is not None and (line := announced.readline()):
-            self._ready = json.loads(line)
-        return self._ready
+    def wait(self, timeout_s: float | None = None) -> int:
+        return self._popen.wait(timeout_s)
 
-    def wait(self) -> int:
-        return self._popen.wait()
+    def tell(self, line: bytes) -> None:
+        """A line on its stdin."""
+        if self._popen.stdin is not None:
+            self._popen.stdin.write(line)
+            self._popen.stdin.flush()
 
     def terminate(self) -> None:
         """Ask it to stop in good order. Where there are no signals, the end of its stdin asks."""
@@ -96,6 +103,23 @@ class NodeProcess:
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
+
+
+class NodeProcess(ChildProcess):
+    """A node's process. Its log goes to `stderr`, which may be a file or a pipe to read."""
+
+    def __init__(self, flags: Sequence[str], stderr: IO[bytes] | int) -> None:
+        # Python's own path only: a json.py in the caller's directory must not stop the node.
+        command = [sys.executable, "-P", "-m", "sapwood.node", "--announce", "--with-parent"]
+        super().__init__([*command, *flags], subprocess.PIPE, stderr)
+        self._ready: Ready | None = None
+
+    def wait_until_ready(self) -> Ready | None:
+        """What the node announces, once and for all; None if it ended instead."""
+        announced = self._popen.stdout
+        if self._ready is None and announced is not None and (line := announced.readline()):
+            self._ready = json.loads(line)
+        return self._ready
 
 
 def last_words(log: Path, since: int = 0) -> str:

@@ -17,7 +17,7 @@ from sapwood.replica.exchange import Exchange
 from sapwood.replica.host import CommitListener
 from sapwood.replica.leaders import Leadership
 from sapwood.replica.partition import Appended, OnCommitted, Partition
-from sapwood.replica.peers import Peers, PeerUnreachable
+from sapwood.replica.peers import Peers
 from sapwood.replica.replicas import (
     UPKEEP_INTERVAL_S,
     JournalFailed,
@@ -27,6 +27,7 @@ from sapwood.replica.replicas import (
     Settings,
 )
 from sapwood.replica.transacting import Guard, is_in_progress
+from sapwood.server.link import PeerUnreachable
 
 __all__ = [
     "UPKEEP_INTERVAL_S",

@@ -30,8 +30,8 @@ from sapwood.replica.following import LeaderLink
 from sapwood.replica.leaders import Leadership, LeadersTable
 from sapwood.replica.partition import GroupKey, Partition
 from sapwood.replica.patience import Patience
-from sapwood.replica.peers import PeerUnreachable
 from sapwood.replica.timers import Timers
+from sapwood.server.link import PeerUnreachable
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError

@@ -17,7 +17,7 @@ from sapwood.raft import Follower, Group, Position
 from sapwood.replica.asking import MOST_GROUPS
 from sapwood.replica.partition import GroupKey, Partition
 from sapwood.replica.patience import Patience
-from sapwood.replica.peers import PeerUnreachable
+from sapwood.server.link import PeerUnreachable
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 

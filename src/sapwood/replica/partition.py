@@ -62,6 +62,10 @@ class Appended:
     """The append time, or -1 where records carry their producer's."""
 
 
+def _not_leader(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+
+
 class Partition:
     """Single-threaded on the event loop; nothing here blocks but writes to the page cache."""
 
@@ -89,8 +93,13 @@ class Partition:
         """Whether nodes may follow that are neither voters nor to become any."""
         self.state_of: SnapshotState | None = None
         self.on_replica_progress: Callable[[], None] | None = None
+        self.identity_is_durable = True
+        """Else it syncs whatever its settings say: a power cut might make it forget that it ever
+        held anything, and it would vote for those who don't."""
         self.is_being_cut = False
         self.may_be_mended = True
+        self.lacks_room = False
+        """A full disk is why it is offline; nothing is wrong with what it holds."""
         self.offline_reason: str | None = None
         self._host = host
         self._loop = asyncio.get_running_loop()
@@ -133,7 +142,11 @@ class Partition:
     def durable(self) -> Position:
         """What this replica holds for good, or what the topic's settings take for that."""
         log = self.log
-        return Position(*(log.position if log.config.flush == "os" else log.durable_position))
+        return Position(*(log.durable_position if self._syncs else log.position))
+
+    @property
+    def _syncs(self) -> bool:
+        return self.log.config.flush != "os" or not self.identity_is_durable
 
     @property
     def leads(self) -> bool:
@@ -184,17 +197,12 @@ class Partition:
     def _check_role(self, is_leader: Callable[[float], bool]) -> None:
         self.check_online()
         if not self.leads or not is_leader(self._loop.time()):
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"{self} is not led by this node: look it up",
-            )
+            raise _not_leader(f"{self} is not led by this node: look it up")
 
     def check_confirmed(self) -> None:
         self.check_leads()
         if not self.is_confirmed:
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self} has a new leader that is not ready yet"
-            )
+            raise _not_leader(f"{self} has a new leader that is not ready yet")
 
     def check_newest(self) -> None:
         """For answers that may not miss what anybody has committed: a successor doesn't wait until
@@ -205,9 +213,7 @@ class Partition:
     def _check_stays(self) -> None:
         role = self.group.role
         if isinstance(role, Elected) and role.successor is not None:
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self} is being handed to another leader"
-            )
+            raise _not_leader(f"{self} is being handed to another leader")
 
     def check_enough_replicas(self) -> None:
         """Refuse what could not be acknowledged before anything is written."""
@@ -342,11 +348,11 @@ class Partition:
 
     def sync(self) -> None:
         """See to it that what was appended becomes durable, and counts once it is."""
-        if self.log.config.flush == "os":
-            self._now_durable()
-        else:
+        if self._syncs:
             # Asked for even while a sync runs: the disk then goes on with the next one by itself.
             self.log.sync().add_done_callback(self._synced)
+        else:
+            self._now_durable()
 
     async def advance_start(self, offset: int) -> None:
         """Forget all records below `offset`, and return when no crash can bring them back."""
@@ -368,8 +374,7 @@ class Partition:
     def read(
         self, offset: int, max_bytes: int, *, at_least_one: bool, stable: bool = False
     ) -> list[memoryview]:
-        """Whole committed batches from the one that holds `offset`; if `stable`, of transactions
-        that are decided."""
+        """Whole committed batches from that of `offset` on; `stable`: of decided transactions."""
         self.check_online()
         limit = self.last_stable_offset if stable else self.high_watermark
         try:
@@ -437,7 +442,8 @@ class Partition:
 
     def _stop_for(self, error: Exception) -> None:
         # After a violation nothing here can be trusted to mend itself: people have to look.
-        self.may_be_mended = not isinstance(error, RaftViolation)
+        self.lacks_room = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        self.may_be_mended = not (self.lacks_room or isinstance(error, RaftViolation))
         self.take_offline(str(error))
 
     def _carry_out(self, effect: object) -> None:

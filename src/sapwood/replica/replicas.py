@@ -12,15 +12,15 @@ from functools import partial
 
 from sapwood.disk import Disk, SyncFailed
 from sapwood.log import CorruptLog, HybridClock, Log, LogConfig, SegmentCache
-from sapwood.raft import Group, HardState, Timing, Vote, Voter, Voters
+from sapwood.raft import START, Group, HardState, Timing, Vote, Voter, Voters
 from sapwood.raft.roles import NEVER
 from sapwood.replica.acceptance import Rules
 from sapwood.replica.applying import apply
 from sapwood.replica.exchange import Exchange, Peers
 from sapwood.replica.notes import Extent, Identity, Notes
 from sapwood.replica.partition import GroupKey, Partition
-from sapwood.replica.peers import PeerUnreachable
 from sapwood.replica.raft_log import GroupLog
+from sapwood.server.link import PeerUnreachable, Said
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
@@ -68,7 +68,14 @@ class NoPeers:
     """For a node on its own."""
 
     async def request(
-        self, node: int, api: Api, message: Struct, *, timeout_s: float, data: bool = False
+        self,
+        node: int,
+        api: Api,
+        message: Said,
+        *,
+        timeout_s: float,
+        data: bool = False,
+        relay: bool = False,
     ) -> Struct:
         raise PeerUnreachable(f"node {node} is unknown here")
 
@@ -103,6 +110,8 @@ class _Unopened:
     reason: str
     may_be_retried: bool
     """A full disk or too many open files pass; damage doesn't."""
+    was_open: bool = False
+    """Since the node started, so how it had stopped says nothing of this log."""
 
 
 class Replicas:
@@ -141,7 +150,6 @@ class Replicas:
         self._plans: dict[GroupKey, Plan] = {}
         self._noted: dict[GroupKey, Extent] = {}
         self._unopened: dict[GroupKey, _Unopened] = {}
-        self._mending: set[GroupKey] = set()
         self._removals: set[asyncio.Task[None]] = set()
         self._compaction: asyncio.Task[None] | None = None
         self._compacting: Partition | None = None
@@ -203,8 +211,16 @@ class Replicas:
             self._admit(partition)
         return partition
 
+    def _noted_who(self, partition: Partition, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            partition.identity_is_durable = True
+            if partition.offline_reason is None:
+                partition.sync()
+
     def _admit(self, partition: Partition) -> None:
         self._partitions[partition.key] = partition
+        if not partition.identity_is_durable:
+            self._notes.flush().add_done_callback(lambda done: self._noted_who(partition, done))
         if partition.log.position != partition.log.durable_position:
             # After a kill the tail lives in the page cache alone: nobody may count on it before.
             partition.sync()
@@ -213,23 +229,28 @@ class Replicas:
 
     def _recover(self, plan: Plan) -> Partition | None:
         extent = self._notes.extent(*plan.key)
+        unopened = self._unopened.get(plan.key)
+        was_open = unopened is not None and unopened.was_open
         try:
             log = Log.open(
                 self._disk,
                 self._path(plan),
                 plan.settings.log,
                 durable_end=extent.durable_end,
-                clean=self._notes.was_clean,
+                clean=self._notes.was_clean and not was_open,
                 now_ms=self._now_ms(),
                 cache=self._cache,
             )
             group_log = GroupLog(log, self.hybrid_now, self._now_ms)
-            identity = self._identity(plan, group_log)
+            # The first of its name here is the one that the metadata means, if any.
+            first = Identity(HardState(), self._me.incarnation)
+            identity = self._identity(plan, group_log, first)
         except (CorruptLog, OSError, ValueError) as error:
             if plan.key not in self._unopened:
                 self.offline_total += 1
                 logger.error("partition %s-%d is offline: %s", plan.topic, plan.index, error)
-            self._unopened[plan.key] = _Unopened(plan, str(error), isinstance(error, OSError))
+            passes = isinstance(error, OSError)
+            self._unopened[plan.key] = _Unopened(plan, str(error), passes, was_open)
             return None
         self._clock.observe(log.last_hlc)
         group = Group(
@@ -245,23 +266,23 @@ class Replicas:
             plan.topic, plan.topic_id, plan.index, log, plan.settings.rules, group, self
         )
         partition.target = plan.target
+        partition.identity_is_durable = log.config.flush != "os" or identity is not first
         self._noted[plan.key] = extent
         return partition
 
-    def _identity(self, plan: Plan, log: GroupLog) -> Identity:
+    def _identity(self, plan: Plan, log: GroupLog, first: Identity) -> Identity:
         noted = self._notes.identity(*plan.key)
-        if noted is None:
-            # The first of its name here: it is the one that the metadata means, if any.
-            noted = Identity(HardState(), self._me.incarnation)
         voters = plan.first_voters if log.voters is None else log.voters[1]
-        may_have_lost = (
-            plan.settings.log.flush == "os"
-            and not self._notes.was_clean
-            and not self._notes.kept_its_memory
-        )
-        if may_have_lost and len(voters) > 1:
-            return self._rename(plan.key, noted)
-        return noted
+        if plan.settings.log.flush != "os" or len(voters) == 1:
+            return noted or first
+        if noted is None and log.position == START:
+            # It has promised nothing yet, and won't before this is durable, so no stop before
+            # now can have cost it anything.
+            self._notes.note_identity(*plan.key, first)
+            return first
+        if self._notes.was_clean or self._notes.kept_its_memory:
+            return noted or first
+        return self._rename(plan.key, noted or first)
 
     def _rename(self, key: GroupKey, old: Identity) -> Identity:
         """A replica that may have forgotten what it promised must not vote as the one it was."""
@@ -380,12 +401,14 @@ class Replicas:
                 )
             except CorruptLog as error:
                 partition.take_offline(str(error))
+        await self._let_go_for_want_of_room()
         self._retry_unopened()
-        await self._mend()
+        # Before what else needs the journal, so that nobody takes its end for a passing trouble.
         try:
             await self._notes.flush()
         except SyncFailed as error:
             raise JournalFailed(str(error)) from error
+        await self._mend()
         if self._compaction is None or self._compaction.done():
             self._compaction = asyncio.create_task(self._compact())
 
@@ -422,6 +445,27 @@ class Replicas:
         if self._compaction is not None:
             self._compaction.cancel()
             await asyncio.wait([self._compaction])
+
+    async def _let_go_for_want_of_room(self) -> None:
+        """A replica that a full disk has stopped is opened again as what it was.
+
+        To refill it would cost the group a voter that has forgotten nothing, and a second one
+        lost at that time would be one too many.
+        """
+        for partition in [it for it in self if it.lacks_room]:
+            if self._compacting is partition:
+                await self._end_compaction()
+            try:
+                await partition.log.prepare_to_close()
+            except OSError as error:
+                logger.error("%s can't be opened again: %s", partition, error)
+                partition.lacks_room, partition.may_be_mended = False, True
+                continue
+            plan = self._plans.get(partition.key)
+            if plan is not None and self._partitions.get(partition.key) is partition:
+                partition.log.discard()
+                del self._partitions[partition.key]
+                self._unopened[partition.key] = _Unopened(plan, "no room", True, was_open=True)
 
     def _retry_unopened(self) -> None:
         """Open what could not be opened for want of room or of descriptors."""

@@ -11,6 +11,15 @@ limits. Bad bytes, silence or a handler's failure cost one connection and nobody
 
 from sapwood.server.connection import Connection
 from sapwood.server.server import Server
-from sapwood.server.types import Counters, Handler, Limits, Listener, Request
+from sapwood.server.types import Counters, Handler, Limits, Listener, Request, Unanswerable
 
-__all__ = ["Connection", "Counters", "Handler", "Limits", "Listener", "Request", "Server"]
+__all__ = [
+    "Connection",
+    "Counters",
+    "Handler",
+    "Limits",
+    "Listener",
+    "Request",
+    "Server",
+    "Unanswerable",
+]

@@ -9,7 +9,15 @@ from typing import cast
 from sapwood.security import AuthenticationFailed, ServerSide
 from sapwood.server.answers import AsReady, InOrder
 from sapwood.server.gate import AUTHENTICATE_KEY, REFUSAL_DELAY_S, Gate, is_public
-from sapwood.server.types import Counters, Handler, Limits, Listener, Request, Response
+from sapwood.server.types import (
+    Counters,
+    Handler,
+    Limits,
+    Listener,
+    Request,
+    Response,
+    Unanswerable,
+)
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer, Struct, decode_request
 from sapwood.wire.errors import ErrorCode, MalformedMessage
@@ -20,6 +28,9 @@ log = logging.getLogger("sapwood.server")
 # Answers that are ready together leave in one writelines, up to about this much: past it the
 # transport must get a chance to say that the peer doesn't read.
 COALESCED_BYTES = 128 * 1024
+
+# A node hands on what its clients sent, with who asked around it.
+ENVELOPE_BYTES = 64 * 1024
 
 KNOWN_KEYS = frozenset(map(int, Api))
 UNKNOWN_KEY = -1  # noise from the wire shares one counter
@@ -275,6 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             self.node = self._exchange.client_id
             self._outstanding = AsReady()
             self._max_outstanding = self._limits.max_outstanding_peer_requests
+            self._frames.limit += ENVELOPE_BYTES
             self._recognized(self)
         return self._authenticate_frame(request, answer)
 
@@ -299,14 +311,16 @@ class Connection(asyncio.BufferedProtocol):
     def _answered(self, future: asyncio.Future[Response]) -> None:
         """Write all that may be written now."""
         if self.closed:
-            if not future.cancelled() and (error := future.exception()) is not None:
+            error = None if future.cancelled() else future.exception()
+            if error is not None and not isinstance(error, Unanswerable):
                 self._log_failure(error)
             return
         try:
             for response in self._outstanding.take(future):
                 if response is not None:
                     self._add_ready(response)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Unanswerable) as end:
+            log.debug("closed %s:%d: %s", *self.peer, end)
             self._drop()
             return
         except MalformedMessage as malformed:

@@ -9,7 +9,17 @@ from sapwood.wire.apis import Api
 AUTHENTICATE_KEY = int(Api.AUTHENTICATE)
 
 # Of Sapwood's own messages, those that everybody may send; the others are for nodes.
-OWN_PUBLIC_KEYS = frozenset({int(Api.NODE_STATUS), int(Api.END_TXN_GROUP)})
+OWN_PUBLIC_KEYS = frozenset(
+    {
+        int(Api.NODE_STATUS),
+        int(Api.DESCRIBE_REPLICAS),
+        int(Api.CHANGE_CLIENT),
+        int(Api.LIST_CLIENTS),
+        int(Api.END_TXN_GROUP),
+        int(Api.DESCRIBE_TREE),
+        int(Api.OUTBOX),
+    }
+)
 FIRST_OWN_KEY = int(Api.NODE_STATUS)
 
 # Whoever guesses at the secret waits this long for each guess.

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from sapwood.server.connection import Connection
 
 
+class Unanswerable(Exception):
+    """What a handler raises if there won't be an answer: the connection ends instead."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """One place to listen at. Port 0 takes a free one; clients are told the advertised address."""
@@ -31,7 +35,7 @@ class Limits:
     max_frame_bytes: int = 100 * 1024 * 1024
     max_outstanding_requests: int = 64
     # Of a node, which hands on what its own clients ask.
-    max_outstanding_peer_requests: int = 1024
+    max_outstanding_peer_requests: int = 8192
     max_outstanding_bytes: int = 32 * 1024 * 1024
     write_high_water_bytes: int = 1024 * 1024
     idle_timeout_s: float = 600.0

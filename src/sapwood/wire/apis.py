@@ -115,6 +115,14 @@ class Api(enum.IntEnum):
     RESERVE_PRODUCER_IDS = 20013
     END_TXN_GROUP = 20014
     HELD_OFFSET = 20020
+    ATTACH = 20030
+    REGISTER_EDGE = 20031
+    CONFIRM_EDGE = 20032
+    REPORT_DOWN = 20033
+    REPORT_TREE = 20034
+    DESCRIBE_TREE = 20035
+    RELAY = 20040
+    OUTBOX = 20041
 
 
 # lowest version, highest version, first flexible version
@@ -224,7 +232,46 @@ _VERSIONS: dict[int, tuple[int, int, int]] = {
     Api.RESERVE_PRODUCER_IDS: (0, 0, 0),
     Api.END_TXN_GROUP: (0, 0, 0),
     Api.HELD_OFFSET: (0, 0, 0),
+    Api.ATTACH: (0, 0, 0),
+    Api.REGISTER_EDGE: (0, 0, 0),
+    Api.CONFIRM_EDGE: (0, 0, 0),
+    Api.REPORT_DOWN: (0, 0, 0),
+    Api.REPORT_TREE: (0, 0, 0),
+    Api.DESCRIBE_TREE: (0, 0, 0),
+    Api.RELAY: (0, 0, 0),
+    Api.OUTBOX: (0, 0, 0),
 }
+
+PATIENT = frozenset({Api.PRODUCE, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.CONSUMER_GROUP_HEARTBEAT})
+"""They may wait for disks, or for other members of a group."""
+
+REPEATABLE = frozenset(
+    {
+        Api.API_VERSIONS,
+        Api.CONSUMER_GROUP_DESCRIBE,
+        Api.DESCRIBE_CLUSTER,
+        Api.DESCRIBE_CONFIGS,
+        Api.DESCRIBE_GROUPS,
+        Api.DESCRIBE_LOG_DIRS,
+        Api.DESCRIBE_PRODUCERS,
+        Api.DESCRIBE_QUORUM,
+        Api.DESCRIBE_TOPIC_PARTITIONS,
+        Api.DESCRIBE_TRANSACTIONS,
+        Api.FETCH,
+        Api.FIND_COORDINATOR,
+        Api.HEARTBEAT,
+        Api.LIST_CONFIG_RESOURCES,
+        Api.LIST_GROUPS,
+        Api.LIST_OFFSETS,
+        Api.LIST_PARTITION_REASSIGNMENTS,
+        Api.LIST_TRANSACTIONS,
+        Api.METADATA,
+        Api.NODE_STATUS,
+        Api.OFFSET_FETCH,
+        Api.OFFSET_FOR_LEADER_EPOCH,
+    }
+)
+"""Carried out late, or twice, they do no harm."""
 
 
 def codec_versions(api: int) -> tuple[int, int]:

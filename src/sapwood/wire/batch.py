@@ -29,11 +29,13 @@ _SEQUENCES = 2**31
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LEADER_EPOCH_POSITION = 12
+_PRODUCER_POSITION = 43
 _MAX_TIMESTAMP_POSITION = 35
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
+_PRODUCER = struct.Struct(">qhi")
 
 
 class BatchHeader(NamedTuple):
@@ -144,6 +146,19 @@ def patch_append_time(buffer: bytearray | memoryview, position: int, timestamp_m
     end = position + LENGTH_END + length
     crc = crc32c(memoryview(buffer)[position + CRC_START : end])
     _CRC.pack_into(buffer, position + CRC_POSITION, crc)
+
+
+def restamp(
+    batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool
+) -> bytearray:
+    """The batch as another producer's; its records stay as they are."""
+    copy = bytearray(batch)
+    (attributes,) = _ATTRIBUTES.unpack_from(copy, CRC_START)
+    attributes = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
+    _ATTRIBUTES.pack_into(copy, CRC_START, attributes)
+    _PRODUCER.pack_into(copy, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(copy, CRC_POSITION, crc32c(memoryview(copy)[CRC_START:]))
+    return copy
 
 
 def iterate(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:

@@ -109,6 +109,15 @@ def _smallest_field(field: Field, flexible: bool) -> int:
     return 2 if field.kind == "string" else 4
 
 
+OWN_FIELDS: dict[tuple[int, Direction], tuple[Field, ...]] = {
+    (Api.PRODUCE, "request"): (Field("may_queue", "bool", False, False, 20_000, False, None),),
+}
+"""What Sapwood's clients may say in Kafka's messages. Whoever doesn't know it passes over it.
+
+`may_queue`: who can't reach the cluster may keep the records in its outbox instead, though all
+replicas were asked for."""
+
+
 def load(api: int, version: int, direction: Direction) -> Entity:
     """The schema of one message; ValueError if there is none."""
     if not can_code(api, version):
@@ -122,7 +131,10 @@ def load(api: int, version: int, direction: Direction) -> Entity:
         module = importlib.import_module(f"kio.schema.{folder}.v{version}.{direction}")
     # The message itself is the last class of its module; those nested in it come before.
     last = [c for c in vars(module).values() if getattr(c, "__module__", "") == module.__name__][-1]
-    return describe(last)
+    described = describe(last)
+    if described.flexible and (own := OWN_FIELDS.get((api, direction))):
+        described = dataclasses.replace(described, tagged=described.tagged + own)
+    return described
 
 
 @contextmanager

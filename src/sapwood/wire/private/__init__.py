@@ -2,7 +2,7 @@
 
 They serve as schemas only: what is encoded and decoded are Structs, as with Kafka's messages. All
 are flexible, so that a field that only a newer node knows can be added as a tagged one, and carry
-a version. NODE_STATUS and END_TXN_GROUP are for everybody; the others are for whoever has proved by
+a version. Some are for everybody (`server.gate`); the others are for whoever has proved by
 AUTHENTICATE that it knows the cluster's secret. A group is (topic_id, partition); the metadata log
 is one, too.
 """
@@ -14,10 +14,13 @@ from sapwood.wire.private import (
     clients,
     forwarding,
     membership,
+    outbox,
+    relaying,
     replication,
     status,
     subscriptions,
     transactions,
+    tree,
 )
 
 MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
@@ -42,5 +45,13 @@ MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
     ),
     (Api.END_TXN_GROUP, 0): (transactions.EndTxnGroupRequest, transactions.EndTxnGroupResponse),
     (Api.HELD_OFFSET, 0): (subscriptions.HeldOffsetRequest, subscriptions.HeldOffsetResponse),
+    (Api.RELAY, 0): (relaying.RelayRequest, relaying.RelayResponse),
+    (Api.OUTBOX, 0): (outbox.OutboxRequest, outbox.OutboxResponse),
     (Api.DESCRIBE_REPLICAS, 0): (status.DescribeReplicasRequest, status.DescribeReplicasResponse),
+    (Api.ATTACH, 0): (tree.AttachRequest, tree.AttachResponse),
+    (Api.REGISTER_EDGE, 0): (tree.RegisterEdgeRequest, tree.RegisterEdgeResponse),
+    (Api.CONFIRM_EDGE, 0): (tree.ConfirmEdgeRequest, tree.ConfirmEdgeResponse),
+    (Api.REPORT_DOWN, 0): (tree.ReportDownRequest, tree.ReportDownResponse),
+    (Api.REPORT_TREE, 0): (tree.ReportTreeRequest, tree.ReportTreeResponse),
+    (Api.DESCRIBE_TREE, 0): (tree.DescribeTreeRequest, tree.DescribeTreeResponse),
 }

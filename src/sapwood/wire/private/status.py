@@ -1,4 +1,4 @@
-"""What a node tells about itself: to everybody, and in detail to those who have the secret."""
+"""What a node tells about itself and its replicas, to everybody."""
 
 from sapwood.wire.private.replication import GroupVoter
 from sapwood.wire.private.words import Message, boolean, float64, int16, int32, int64, string, uuid
