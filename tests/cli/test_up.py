@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from sapwood.node.local import edge_states
 from tests.helpers import eventually
 
 
@@ -208,3 +209,27 @@ def test_a_node_on_its_own_is_seen_by_status_and_stopped_by_down(directory: Path
 def test_a_node_with_a_bad_setting_says_so_in_one_line(directory: Path) -> None:
     result = sapwood("node", "--dir", str(directory), "--set", "colour=green")
     assert (result.returncode, result.stderr) == (1, "error: unknown setting 'colour'\n")
+
+
+def test_edges_are_kept_running_beside_the_nodes(directory: Path) -> None:
+    at = ["--dir", str(directory)]
+    asked = ("--nodes", "1", "--edges", "1", "--outbox", "--port", "0", "--detach")
+    result = sapwood("up", *asked, *at)
+    assert (result.returncode, result.stderr) == (0, "")
+    (line,) = [it for it in result.stdout.splitlines() if it.startswith("Edges: ")]
+    edge = line.removeprefix("Edges: ")
+    put = ("produce", "greetings", "-b", edge)
+    subprocess.run(command(*put), input="hello\n", text=True, timeout=60, check=True)
+    (state,) = edge_states(directory)
+    assert (state.kind, state.state) == ("edge", "running")
+    assert state.pid is not None
+    os.kill(state.pid, signal.SIGKILL)
+    eventually(lambda: edge_states(directory)[0].pid not in (None, state.pid), 30)
+    eventually(lambda: edge_states(directory)[0].state == "running", 30)
+    got = sapwood("consume", "greetings", "-o", "beginning", "-e", "-b", edge)
+    assert "hello" in got.stdout
+    (outbox,) = json.loads(sapwood("status", "--json", *at).stdout)["outboxes"]
+    assert (outbox["cut_off"], outbox["records"]) == (False, 0)
+    assert f"Outbox of edge {outbox['edge']}: connected" in sapwood("status", *at).stdout
+    assert sapwood("down", *at).returncode == 0
+    assert not answers(edge)

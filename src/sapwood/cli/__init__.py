@@ -32,7 +32,15 @@ COMMANDS: Mapping[str, Entry] = {
         "sapwood.cli.status:status",
         "Show the nodes, the controller and what is amiss.",
     ),
+    "tree": Entry("sapwood.cli.tree:tree", "Draw the tree of core nodes and edges."),
+    "trace": Entry(
+        "sapwood.cli.tree:trace",
+        "Show when a record arrives where in the tree.",
+    ),
     "node": Entry("sapwood.cli.node:node", "Run one node in the foreground."),
+    "gateway": Entry(
+        "sapwood.cli.gateway:gateway", "Serve REST and the line protocol in front of a cluster."
+    ),
     "partition": Entry(
         "sapwood.cli.partition:partition", "Show partitions and their replicas, recover one."
     ),
@@ -47,6 +55,9 @@ COMMANDS: Mapping[str, Entry] = {
         "sapwood.cli.subscribe:pending", "Show what durable subscribers have yet to get."
     ),
     "group": Entry("sapwood.cli.group:group", "List, describe, move and remove consumer groups."),
+    "pipeline": Entry(
+        "sapwood.cli.pipeline:pipeline", "Run pipelines on Spark, and watch and stop them."
+    ),
     "chaos": Entry(
         "sapwood.cli.chaos:chaos", "Let clients misbehave, and see that the guarantees hold."
     ),

@@ -29,6 +29,24 @@ POLL_S = 0.2
     help="Join the cluster of this node. May be repeated.",
 )
 @click.option(
+    "--edge",
+    is_flag=True,
+    default=None,
+    help="Hold no replica: relay the cluster to the clients of this node.",
+)
+@click.option(
+    "--parent",
+    metavar="HOST:PORT",
+    help="The node that an edge hangs from, a core node or an edge.  [default: one of --join]",
+)
+@click.option(
+    "--outbox",
+    is_flag=True,
+    default=None,
+    help="An edge that can't reach the cluster keeps what asks for one acknowledgement on its own "
+    "disk, and delivers it later.",
+)
+@click.option(
     "--secret-file",
     metavar="FILE",
     help="Where the cluster's secret lies.  [default: `secret` in the data directory]",
@@ -50,6 +68,10 @@ POLL_S = 0.2
 @click.option(
     "--advertise", multiple=True, metavar="[NAME=]HOST:PORT", help="What clients are told."
 )
+@click.option(
+    "--rest", metavar="HOST:PORT", help="Serve REST there, from a gateway beside this node."
+)
+@click.option("--lines", metavar="HOST:PORT", help="And the line protocol there.")
 @click.option("--config", "config_file", metavar="FILE", help="Settings in TOML.")
 @click.option(
     "--auto-create/--no-auto-create",
@@ -70,12 +92,17 @@ def node(
     context: click.Context,
     bootstrap: bool | None,
     join: Sequence[str],
+    edge: bool | None,
+    parent: str | None,
+    outbox: bool | None,
     secret_file: str | None,
     rack: str | None,
     node_id: int | None,
     directory: str | None,
     listen: Sequence[str],
     advertise: Sequence[str],
+    rest: str | None,
+    lines: str | None,
     config_file: str | None,
     auto_create: bool | None,
     log_level: str | None,
@@ -90,6 +117,8 @@ def node(
     """
     if context.invoked_subcommand is not None:
         return
+    if lines is not None and rest is None:
+        raise click.UsageError("--lines needs --rest: one gateway serves both")
     from sapwood.node.config import ConfigError, load
 
     try:
@@ -101,6 +130,9 @@ def node(
             advertise=advertise,
             bootstrap=bootstrap,
             join=join,
+            edge=edge,
+            parent=parent,
+            outbox=outbox,
             secret_file=secret_file,
             rack=rack,
             auto_create_topics=auto_create,
@@ -110,9 +142,19 @@ def node(
         )
     except ConfigError as error:
         raise CommandFailed(str(error)) from error
-    from sapwood.node.run import run
+    from sapwood.node.shell import run
 
-    sys.exit(run(config))
+    if rest is None:
+        sys.exit(run(config))
+    from sapwood.cli.beside import Beside
+
+    gateway = Beside(Path(config.data_dir).absolute(), rest, lines)
+    gateway.start()
+    try:
+        status = run(config)
+    finally:
+        gateway.stop()
+    sys.exit(status)
 
 
 def _of_one_node(function: Callable[..., None]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -53,6 +53,32 @@ def console() -> Console:
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     console().print(table_of(headings, rows))
+
+
+class Screen:
+    """Where reports are shown: one after the other, or, on a terminal, in place of each other."""
+
+    def __init__(self, is_watched: bool) -> None:
+        from rich.live import Live
+
+        self._console = console()
+        is_live = is_watched and sys.stdout.isatty()
+        self._live = Live(console=self._console, auto_refresh=False) if is_live else None
+
+    def __enter__(self) -> Screen:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, drawn: RenderableType) -> None:
+        if self._live is not None:
+            self._live.update(drawn, refresh=True)
+        else:
+            self._console.print(drawn)
 
 
 def _cell(value: object) -> str | Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sapwood.cli.connect import bootstrap_option, directory_option
-from sapwood.cli.output import console, output_option, print_json, say, table_of
-from sapwood.node.local import default_directory, node_states
+from sapwood.cli.output import Screen, output_option, print_json, say, table_of
+from sapwood.node.local import default_directory, node_states, outbox_addresses
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,6 +42,24 @@ class NodeReport:
 
 
 @dataclass(slots=True)
+class OutboxReport:
+    edge: int
+    cut_off: bool
+    records: int
+    bytes: int
+    limit_bytes: int
+    refused: int
+    aside: int
+
+    def __str__(self) -> str:
+        way = "cut off" if self.cut_off else "connected"
+        aside = f", {self.aside} put aside" if self.aside else ""
+        refused = f", {self.refused} refused" if self.refused else ""
+        size = f"{self.bytes} of {self.limit_bytes} bytes"
+        return f"Outbox of edge {self.edge}: {way}, {self.records} queued, {size}{refused}{aside}"
+
+
+@dataclass(slots=True)
 class Report:
     """What this machine's processes and the cluster's own word amount to."""
 
@@ -55,6 +74,10 @@ class Report:
     reassigning: int = 0
     healthy: bool = False
     nodes: list[NodeReport] = field(default_factory=list)
+    pipelines: list[dict[str, Any]] = field(default_factory=list)
+    """Those of this machine that run, or were to run and don't."""
+    outboxes: list[OutboxReport] = field(default_factory=list)
+    """Of this machine's edges."""
 
 
 @click.command()
@@ -88,7 +111,7 @@ def status(
     directory = None if bootstrap else (directory or default_directory()).absolute()
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     as_json = as_json or output == "json"
-    with _Screen(watch and not as_json) as screen:
+    with Screen(watch and not as_json) as screen:
         while True:
             report = collect(directory, bootstrap)
             is_over = report.healthy or time.monotonic() >= deadline
@@ -96,7 +119,7 @@ def status(
                 if as_json:
                     print_json(asdict(report))
                 else:
-                    screen.show(report)
+                    _show(screen, report)
             if (is_over and exit_when_healthy) or not (watch or exit_when_healthy):
                 sys.exit(0 if report.healthy else 1)
             time.sleep(WATCH_S if watch else POLL_S)
@@ -122,6 +145,12 @@ def collect(directory: Path | None, bootstrap: str | None) -> Report:
         for each in said.nodes:
             _add(nodes, each)
     report.nodes = [nodes[node_id] for node_id in sorted(nodes)]
+    if directory is not None and (directory / "pipelines").exists():
+        from sapwood.cli.pipeline_status import is_noteworthy, local_runs
+
+        report.pipelines = [each for each in local_runs(directory) if is_noteworthy(each)]
+    if directory is not None:
+        report.outboxes = _outboxes(directory)
     are_there = all(each.state in ("running", "alive") for each in report.nodes)
     report.healthy = said is not None and are_there and _is_well(said)
     return report
@@ -159,33 +188,29 @@ def _ask(addresses: Sequence[str]) -> Any:
     return None
 
 
-class _Screen:
-    """Where reports are shown: one after the other, or, on a terminal, in place of each other."""
+def _outboxes(directory: Path) -> list[OutboxReport]:
+    from sapwood.node.asking import NoAnswer, NodeConnection
 
-    def __init__(self, is_watched: bool) -> None:
-        from rich.live import Live
+    found = []
+    for address in outbox_addresses(directory):
+        with (
+            contextlib.suppress(NoAnswer),
+            NodeConnection(address, timeout_s=STATUS_TIMEOUT_S) as connection,
+        ):
+            said = connection.outbox()
+            records = sum(each.records for each in said.partitions)
+            sizes = records, said.size_bytes, said.limit_bytes
+            counts = said.refused_total, said.aside_total
+            found.append(OutboxReport(said.node_id, said.is_cut_off, *sizes, *counts))
+    return found
 
-        self._console = console()
-        is_live = is_watched and sys.stdout.isatty()
-        self._live = Live(console=self._console, auto_refresh=False) if is_live else None
 
-    def __enter__(self) -> _Screen:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, report: Report) -> None:
-        if not report.nodes:
-            where = report.dir or report.bootstrap
-            say(f"Nothing has been started in {where}: sapwood up starts Sapwood")
-        elif self._live is not None:
-            self._live.update(_drawn(report), refresh=True)
-        else:
-            self._console.print(_drawn(report))
+def _show(screen: Screen, report: Report) -> None:
+    if report.nodes:
+        screen.show(_drawn(report))
+    else:
+        where = report.dir or report.bootstrap
+        say(f"Nothing has been started in {where}: sapwood up starts Sapwood")
 
 
 def _drawn(report: Report) -> RenderableType:
@@ -207,6 +232,11 @@ def _drawn(report: Report) -> RenderableType:
     ]
     headings = ("NODE", "KIND", "STATE", "LEADERS", "REPLICAS", "RACK", "PID", "ADDRESSES")
     parts: list[RenderableType] = [table_of(headings, rows), Text()]
+    if report.pipelines:
+        from sapwood.cli.pipeline_status import drawn
+
+        parts += [drawn(report.pipelines), Text()]
+    parts += [Text(str(each), style="yellow" if each.records else "") for each in report.outboxes]
     if report.cluster_id is not None:
         controller = (
             "no controller"

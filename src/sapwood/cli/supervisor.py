@@ -1,4 +1,4 @@
-"""The supervisor of `sapwood up`: keeps the nodes of one directory running until it is stopped.
+"""The supervisor of `sapwood up`: keeps the nodes of one directory, and pipelines, running.
 
 `up` runs it in its own process, or with --detach as a process of its own. That one is started by
 this file's path, not as a module of the package, so that it loads neither click nor rich.
@@ -12,25 +12,41 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from sapwood.node.layout import Layout, LayoutUnusable
+from sapwood.node.layout import GATEWAY_PORTS, Layout, LayoutUnusable, edge_directory
 from sapwood.node.local import SUPERVISOR_LOCK
 from sapwood.node.lock import DirectoryLock, DirectoryLocked
-from sapwood.node.process import REMOVED_STATUS, NodeFailed, NodeProcess, last_words
+from sapwood.node.process import (
+    REMOVED_STATUS,
+    STOP_TIMEOUT_S,
+    ChildProcess,
+    NodeFailed,
+    NodeProcess,
+    last_words,
+)
 from sapwood.node.ready import Ready
+
+if TYPE_CHECKING:
+    import socket
 
 FIRST_BACK_OFF_S = 0.1
 LONGEST_BACK_OFF_S = 10.0
 STEADY_AFTER_S = 30.0
+NO_PORTS: Mapping[str, int | None] = dict.fromkeys(GATEWAY_PORTS)
 LARGEST_LOG_BYTES = 16 * 1024 * 1024
 COLOURS = {" WARNING ": "\x1b[33m", " ERROR ": "\x1b[31m", " CRITICAL ": "\x1b[1;31m"}
 
 
+class NotAPipeline(Exception):
+    """What was asked for can't be run; says why."""
+
+
 class Supervisor:
-    """Starts the nodes, starts again what ends, and stops all of it in good order."""
+    """Starts the nodes and then pipelines, starts again what ends, and stops all in good order."""
 
     def __init__(
         self,
@@ -38,7 +54,11 @@ class Supervisor:
         nodes: int | None,
         port: int | None,
         settings: Sequence[str] = (),
+        pipelines: Sequence[Path] = (),
         *,
+        edges: int = 0,
+        outbox: bool = False,
+        ports: Mapping[str, int | None] = NO_PORTS,
         echo: bool,
     ) -> None:
         self._stopping = threading.Event()
@@ -46,31 +66,87 @@ class Supervisor:
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = DirectoryLock(directory / SUPERVISOR_LOCK)
         try:
-            self.layout = Layout(directory, nodes, port)
+            self.layout = Layout(directory, nodes, port, edges, outbox=outbox)
+            self.layout.place_gateways(ports)
+            self._gateways = {it: GatewayKeeper(self, it) for it in self.layout.addresses}
+            self._edges = {it: EdgeKeeper(self, it, settings) for it in self.layout.edges}
+            self._edge_gateways = [
+                EdgeGatewayKeeper(self, it, edge) for it, edge in self._edges.items()
+            ]
         except BaseException:
             self._lock.release()
             raise
-        self._keepers = {
-            node_id: Keeper(self, node_id, settings) for node_id in self.layout.addresses
-        }
+        self._settings = settings
+        self._growing = threading.Lock()
+        self._nodes = {it: NodeKeeper(self, it, settings) for it in self.layout.addresses}
+        self._keepers = [*self._nodes.values(), *self._edges.values()]
+        self._pipelines = [PipelineKeeper(self, folder) for folder in pipelines]
 
     def start(self) -> list[Ready]:
         """Returns when every node is ready; NodeFailed if one ends instead."""
         try:
             # All at once: those who join wait for the founder, and Python takes its time to start.
-            for keeper in self._keepers.values():
+            for keeper in self._keepers:
                 keeper.launch()
             founder = self.layout.founder
             if founder is not None:
-                self._keepers[founder].wait_until_ready()
+                self._nodes[founder].wait_until_ready()
             self.layout.save()
-            found = [keeper.wait_until_ready() for keeper in self._keepers.values()]
+            found = [keeper.wait_until_ready() for keeper in self._keepers]
         except BaseException:
             self.stop()
             raise
-        for keeper in self._keepers.values():
+        for keeper in self._keepers:
             keeper.start()
+        # They needn't be waited for: who connects meanwhile is heard when they are there.
+        for other in (*self._all_gateways(), *self._pipelines):
+            other.launch()
+            other.start()
         return found
+
+    def add_node(self) -> Ready:
+        """One more node, which takes its share; NodeFailed if it doesn't start."""
+        with self._growing:
+            node_id = self.layout.add()
+            keeper = NodeKeeper(self, node_id, self._settings)
+            keeper.launch()
+            try:
+                found = keeper.wait_until_ready()
+            except NodeFailed:
+                self.layout.forget(node_id)
+                raise
+            gateway = GatewayKeeper(self, node_id)
+            gateway.launch()
+            self._nodes[node_id], self._gateways[node_id] = keeper, gateway
+            self._keepers.append(keeper)
+            keeper.start()
+            gateway.start()
+        return found
+
+    def add_pipeline(self, text: str) -> str:
+        """Keep one more running; its name. NotAPipeline if that can't be."""
+        import click  # a supervisor that isn't asked shouldn't wait for what this needs
+
+        from sapwood.cli import CommandFailed
+        from sapwood.cli.pipeline import standing
+
+        with self._growing:
+            try:
+                (folder,) = standing(self.layout.directory, [text])
+            except (click.UsageError, CommandFailed, ValueError) as error:
+                raise NotAPipeline(str(error)) from error
+            if any(it.is_for(folder.path) for it in self._pipelines):
+                raise NotAPipeline(f"{folder.name} is running: give this one another --name")
+            keeper = PipelineKeeper(self, folder.path)
+            self._pipelines.append(keeper)
+            keeper.launch()
+            keeper.start()
+        return folder.name
+
+    def forget(self, node_id: int) -> None:
+        """The node has left the cluster."""
+        self.layout.forget(node_id)
+        self._gateways[node_id].terminate()
 
     def run(self) -> None:
         """Supervise until SIGTERM, SIGINT or the end of the terminal."""
@@ -83,15 +159,20 @@ class Supervisor:
 
     def stop(self) -> None:
         self._stopping.set()
-        for keeper in self._keepers.values():
-            keeper.terminate()
-        for keeper in self._keepers.values():
-            keeper.finish()
+        # Pipelines first, and nodes last: they have a last word to tell the cluster.
+        for keepers in (self._pipelines, self._all_gateways(), self._keepers):
+            for keeper in keepers:
+                keeper.terminate()
+            for keeper in keepers:
+                keeper.finish()
         self._lock.release()
+
+    def _all_gateways(self) -> list["GatewayKeeper"]:
+        return [*self._gateways.values(), *self._edge_gateways]
 
     def _on_signal(self, *_: object) -> None:
         if self._stopping.is_set():
-            for keeper in self._keepers.values():
+            for keeper in (*self._pipelines, *self._all_gateways(), *self._keepers):
                 keeper.kill()
             os._exit(1)
         self._stopping.set()
@@ -103,13 +184,13 @@ class Supervisor:
     def say(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
-    def show(self, node_id: int, line: bytes) -> None:
+    def show(self, name: str, line: bytes) -> None:
         """A node's log line, in the foreground."""
         if not self._echo:
             return
         text = line.decode(errors="replace").rstrip("\n")
         if len(self._keepers) > 1:
-            text = f"{node_id} {text}"
+            text = f"{name} {text}"
         if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
             for level, colour in COLOURS.items():
                 if level in text[:40]:
@@ -118,88 +199,284 @@ class Supervisor:
             print(text, file=sys.stderr, flush=True)
 
 
-class Keeper(threading.Thread):
-    """One node's guardian: a thread that waits for its end and starts it again."""
+class Keeper(threading.Thread, ABC):
+    """One process's guardian: a thread that waits for its end and starts it again."""
 
-    def __init__(self, supervisor: Supervisor, node_id: int, settings: Sequence[str]) -> None:
-        super().__init__(name=f"keeper-{node_id}", daemon=True)
+    first_back_off_s = FIRST_BACK_OFF_S
+    longest_back_off_s = LONGEST_BACK_OFF_S
+    stop_timeout_s = STOP_TIMEOUT_S
+
+    def __init__(self, supervisor: Supervisor, label: str, log_path: Path) -> None:
+        super().__init__(name=f"keeper of {label}", daemon=True)
         self._supervisor = supervisor
-        self._node_id = node_id
-        directory = supervisor.layout.node_directory(node_id)
+        self._label = label
+        self._log_path = log_path
+        self._log_thread: threading.Thread | None = None
+        self._process: ChildProcess | None = None
+
+    def launch(self) -> ChildProcess:
+        process = self._open()
+        self._process = process
+        self._log_thread = threading.Thread(target=self._copy_log, args=(process,), daemon=True)
+        self._log_thread.start()
+        return process
+
+    @abstractmethod
+    def _open(self) -> ChildProcess:
+        """A new process, whose stderr is a pipe."""
+
+    @abstractmethod
+    def _is_over(self, status: int) -> bool:
+        """Whether it ended for good, and isn't to be started again."""
+
+    def _reason(self) -> str:
+        """Why it ended, if that is known."""
+        return ""
+
+    def _show(self, line: bytes) -> None:
+        """A line of its log, in the foreground."""
+
+    def run(self) -> None:
+        supervisor = self._supervisor
+        back_off_s = self.first_back_off_s
+        process = self._process
+        while process is not None:
+            started = time.monotonic()
+            status = process.wait()
+            if supervisor.stopping.is_set() or self._is_over(status):
+                return
+            if time.monotonic() - started > STEADY_AFTER_S:
+                back_off_s = self.first_back_off_s
+            supervisor.say(
+                f"{self._label} ended with status {status}{self._reason()}; "
+                f"it is started again in {back_off_s:g} s"
+            )
+            if supervisor.stopping.wait(back_off_s):
+                return
+            back_off_s = min(2 * back_off_s, self.longest_back_off_s)
+            process = self.launch()
+            if supervisor.stopping.is_set():  # it was told to stop too early to hear of it
+                return
+
+    def terminate(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def finish(self) -> None:
+        if self.is_alive():
+            self.join(LONGEST_BACK_OFF_S)  # it may be starting the process just now
+        if self._process is not None:
+            self._process.stop(self.stop_timeout_s)
+        if self._log_thread is not None:
+            self._log_thread.join()
+
+    def _copy_log(self, process: ChildProcess) -> None:
+        if process.stderr is None:
+            return
+        with process.stderr as lines, LogFile(self._log_path) as log:
+            for line in lines:
+                log.write(line)
+                self._show(line)
+
+
+class NodeKeeper(Keeper):
+    kind = "node"
+
+    def __init__(self, supervisor: Supervisor, index: int, settings: Sequence[str]) -> None:
+        self._layout = supervisor.layout
+        self._index = index
+        directory = self._directory()
         directory.mkdir(parents=True, exist_ok=True)
-        self._log_path = directory / "node.log"
+        super().__init__(supervisor, f"{self.kind} {index}", directory / "node.log")
         self._settings = [flag for setting in settings for flag in ("--set", setting)]
         self._node: NodeProcess | None = None
-        self._log_thread: threading.Thread | None = None
         self._said_before = 0
 
-    def launch(self) -> NodeProcess:
+    def _directory(self) -> Path:
+        return self._layout.node_directory(self._index)
+
+    def _flags(self) -> list[str]:
+        return self._layout.flags(self._index)
+
+    def _open(self) -> NodeProcess:
         self._said_before = self._log_path.stat().st_size if self._log_path.exists() else 0
-        flags = self._supervisor.layout.flags(self._node_id)
-        node = NodeProcess([*flags, *self._settings], subprocess.PIPE)
-        self._node = node
-        self._log_thread = threading.Thread(target=self._copy_log, args=(node,), daemon=True)
-        self._log_thread.start()
-        return node
+        self._node = NodeProcess([*self._flags(), *self._settings], subprocess.PIPE)
+        return self._node
 
     def wait_until_ready(self) -> Ready:
         ready = self._node.wait_until_ready() if self._node is not None else None
         if ready is None:
             self.finish()
-            raise NodeFailed(
-                f"node {self._node_id}: {last_words(self._log_path, self._said_before)}"
-            )
+            raise NodeFailed(f"{self._label}: {last_words(self._log_path, self._said_before)}")
         return ready
 
-    def run(self) -> None:
-        supervisor = self._supervisor
-        back_off_s = FIRST_BACK_OFF_S
-        node = self._node
-        while node is not None:
-            started = time.monotonic()
-            status = node.wait()
-            if supervisor.stopping.is_set():
-                return
-            if status == REMOVED_STATUS:
-                supervisor.say(f"node {self._node_id} was removed from the cluster")
-                supervisor.layout.forget(self._node_id)
-                return
-            if time.monotonic() - started > STEADY_AFTER_S:
-                back_off_s = FIRST_BACK_OFF_S
-            supervisor.say(
-                f"node {self._node_id} ended with status {status}; "
-                f"it is started again in {back_off_s:g} s"
-            )
-            if supervisor.stopping.wait(back_off_s):
-                return
-            back_off_s = min(2 * back_off_s, LONGEST_BACK_OFF_S)
-            node = self.launch()
-            if supervisor.stopping.is_set():  # it was told to stop too early to hear of it
-                return
+    def _is_over(self, status: int) -> bool:
+        if status != REMOVED_STATUS:
+            return False
+        self._supervisor.say(f"{self._label} was removed from the cluster")
+        self._supervisor.forget(self._index)
+        return True
 
-    def terminate(self) -> None:
-        if self._node is not None:
-            self._node.terminate()
+    def _show(self, line: bytes) -> None:
+        self._supervisor.show(str(self._index), line)
 
-    def kill(self) -> None:
-        if self._node is not None:
-            self._node.kill()
 
-    def finish(self) -> None:
-        if self.is_alive():
-            self.join(LONGEST_BACK_OFF_S)  # it may be starting the node just now
-        if self._node is not None:
-            self._node.stop()
-        if self._log_thread is not None:
-            self._log_thread.join()
+class EdgeKeeper(NodeKeeper):
+    kind = "edge"
 
-    def _copy_log(self, node: NodeProcess) -> None:
-        if node.stderr is None:
+    def _directory(self) -> Path:
+        return edge_directory(self._layout.directory, self._index)
+
+    def _flags(self) -> list[str]:
+        return self._layout.edge_flags(self._index)
+
+    def _is_over(self, status: int) -> bool:
+        return False
+
+    def _show(self, line: bytes) -> None:
+        self._supervisor.show(self._label, line)
+
+
+class GatewayKeeper(Keeper):
+    """Of the gateway beside a node. Its ports are opened here, so that they are never closed to
+    anybody while it starts, and starts again."""
+
+    kind = "node"
+
+    def __init__(self, supervisor: Supervisor, index: int) -> None:
+        self._layout = supervisor.layout
+        self._index = index
+        directory = self._directory()
+        directory.mkdir(parents=True, exist_ok=True)
+        label = f"the gateway of {self.kind} {index}"
+        super().__init__(supervisor, label, directory / "gateway.log")
+        self._places = {name: _listen(name, at[index]) for name, at in self._addresses().items()}
+
+    def _directory(self) -> Path:
+        return self._layout.node_directory(self._index)
+
+    def _addresses(self) -> Mapping[str, Mapping[int, str]]:
+        return self._layout.gateways
+
+    def _node_id(self) -> int:
+        return self._index
+
+    def _servers(self) -> list[str]:
+        addresses = self._layout.addresses
+        others = [address for it, address in addresses.items() if it != self._index]
+        return [addresses[self._index], *others]
+
+    def _open(self) -> ChildProcess:
+        command = [sys.executable, "-P", "-m", "sapwood.gateway"]
+        command += ["--node-id", str(self._node_id()), "--bootstrap", ",".join(self._servers())]
+        command += ["--with-parent", "--supervised", "--report"]
+        fds = []
+        for name, place in self._places.items():
+            if isinstance(place, str):
+                command += [f"--{name}", place]
+            else:
+                command += [f"--{name}", str(place.fileno())]
+                fds.append(place.fileno())
+        process = ChildProcess(command, subprocess.PIPE, subprocess.PIPE, fds)
+        threading.Thread(target=self._answer, args=(process,), daemon=True).start()
+        return process
+
+    def _answer(self, process: ChildProcess) -> None:
+        """What it asks for on behalf of people."""
+        if process.stdout is None:
             return
-        with node.stderr as lines, LogFile(self._log_path) as log:
-            for line in lines:
-                log.write(line)
-                self._supervisor.show(self._node_id, line)
+        answer: object
+        for line in process.stdout:
+            question = json.loads(line)
+            try:
+                if question["ask"] == "node":
+                    answer = self._supervisor.add_node()
+                else:
+                    answer = {"name": self._supervisor.add_pipeline(question["text"])}
+            except (NodeFailed, NotAPipeline, OSError) as error:
+                answer = {"error": str(error)}
+            with contextlib.suppress(OSError):
+                process.tell(json.dumps(answer).encode() + b"\n")
+
+    def _is_over(self, status: int) -> bool:
+        return self._index not in self._layout.addresses
+
+
+class EdgeGatewayKeeper(GatewayKeeper):
+    """What it serves goes through its edge, which tells it of the siblings."""
+
+    kind = "edge"
+
+    def __init__(self, supervisor: Supervisor, index: int, edge: EdgeKeeper) -> None:
+        super().__init__(supervisor, index)
+        self._edge = edge
+        self._edge_id: int | None = None
+
+    def _directory(self) -> Path:
+        return edge_directory(self._layout.directory, self._index)
+
+    def _addresses(self) -> Mapping[str, Mapping[int, str]]:
+        return self._layout.edge_gateways
+
+    def _node_id(self) -> int:
+        if self._edge_id is None:  # the edge was waited for before any gateway is launched
+            self._edge_id = self._edge.wait_until_ready()["node_id"]
+        return self._edge_id
+
+    def _servers(self) -> list[str]:
+        return [self._layout.edges[self._index]]
+
+    def _is_over(self, status: int) -> bool:
+        return False
+
+
+def _listen(name: str, address: str) -> "socket.socket | str":
+    """A socket that a child may take over; where that can't be, the address."""
+    if os.name != "posix":
+        return address
+    import socket
+
+    host, _, port = address.rpartition(":")
+    try:
+        listening = socket.create_server((host, int(port)), backlog=1024)
+    except OSError as error:
+        raise OSError(
+            f"can't listen at {address}: {error.strerror}; give another port with --{name}-port"
+        ) from error
+    return listening
+
+
+class PipelineKeeper(Keeper):
+    """Of a standing pipeline, whose start takes Spark seconds of work."""
+
+    first_back_off_s = 1.0
+    longest_back_off_s = 60.0
+    stop_timeout_s = 15.0  # a pipeline may be killed at any time, and goes on from there
+
+    def __init__(self, supervisor: Supervisor, folder: Path) -> None:
+        super().__init__(supervisor, f"pipeline {folder.name}", folder / "driver.log")
+        self._folder = folder
+
+    def is_for(self, folder: Path) -> bool:
+        return folder == self._folder and self.is_alive()
+
+    def _open(self) -> ChildProcess:
+        bootstrap = ",".join(self._supervisor.layout.addresses.values())
+        command = [sys.executable, "-P", "-m", "sapwood.cli.driver", str(self._folder), bootstrap]
+        return ChildProcess(command, subprocess.DEVNULL, subprocess.PIPE)
+
+    def _is_over(self, status: int) -> bool:
+        return status == 0  # somebody stopped it
+
+    def _reason(self) -> str:
+        from sapwood.spark.pipelines.state import RunFolder  # nobody waits for it here
+
+        found = RunFolder(self._folder).status()
+        return f": {found.error}" if found is not None and found.error else ""
 
 
 class LogFile:
@@ -225,12 +502,23 @@ class LogFile:
 
 
 def main(arguments: list[str]) -> int:
-    """DIRECTORY NODES PORT [KEY=VALUE…]; says on stdout, in one line, how the start went."""
-    directory, nodes, port, *settings = arguments
+    """DIRECTORY NODES EDGES OUTBOX PORT PORTS PIPELINES [KEY=VALUE…]; PORTS are the gateways'.
+
+    One line on stdout says how it went.
+    """
+    directory, nodes, edges, outbox, port, ports, pipelines, *settings = arguments
     answer: dict[str, object]
     try:
         supervisor = Supervisor(
-            Path(directory), json.loads(nodes), json.loads(port), settings, echo=False
+            Path(directory),
+            json.loads(nodes),
+            json.loads(port),
+            settings,
+            [Path(folder) for folder in json.loads(pipelines)],
+            edges=json.loads(edges),
+            outbox=json.loads(outbox),
+            ports=json.loads(ports),
+            echo=False,
         )
         answer = {"nodes": supervisor.start()}
     except (NodeFailed, DirectoryLocked, LayoutUnusable, OSError) as error:
