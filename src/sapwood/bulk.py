@@ -10,25 +10,21 @@ Needs the extra `spark` (pyarrow, numpy, numba), but no Spark.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from sapwood.client import KafkaClient
 from sapwood.client.config import READ_COMMITTED
 from sapwood.client.offsets import EARLIEST, LATEST
-from sapwood.client.packed import PackedBatch
 from sapwood.client.transactions import Transactor
+from sapwood.spark.columns import UnsuitableColumns
 from sapwood.spark.decoding import SCHEMA, SCHEMA_WITH_HEADERS
-from sapwood.spark.encoding import Rows, UnsuitableColumns, partitions_of_keys
-from sapwood.spark.kernels import Ints
 from sapwood.spark.ranges import DataLost, Range
 from sapwood.spark.reading import read_range
+from sapwood.spark.sending import Sender
 
 __all__ = ["BulkClient", "DataLost", "UnsuitableColumns", "fetch_arrow", "produce_arrow"]
 
@@ -36,8 +32,6 @@ _WRITTEN = {"key", "value", "headers", "timestamp", "partition"}
 # A fetched table can be produced again: what only a broker gives is left out.
 _LEFT_OUT = {"topic", "offset", "timestampType"}
 
-# So many rows are spread over the partitions at a time: every partition gets its share soon.
-_ROWS_AT_ONCE = 65_536
 _DEFAULTS = {
     "isolation_level": READ_COMMITTED,
     "fetch_partition_bytes": 8 * 1024 * 1024,
@@ -74,20 +68,14 @@ class BulkClient:
         `partition`. Without a partition a key decides as in every Kafka client, and rows without a
         key are spread evenly. Returns when all is acknowledged; raises at the first row that isn't.
         """
-        open_batches: deque[PackedBatch] = deque()
+        sender = Sender(self.client, self._transactor, self._turn)
         count = 0
         for batch in _batches(data):
             _check_columns(batch.schema)
-            for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                rows = batch.slice(start, _ROWS_AT_ONCE)
-                for sent in self._send(topic, rows):
-                    open_batches.append(sent)
-                    while open_batches and open_batches[0].is_settled:
-                        open_batches.popleft().check()
+            sender.send(topic, batch)
+            self._turn = sender.turn
             count += batch.num_rows
-        self.client.flush(self._transactor)
-        for sent in open_batches:
-            sent.check()
+        sender.finish()
         return count
 
     @contextlib.contextmanager
@@ -149,46 +137,6 @@ class BulkClient:
         wanted = Range(topic, partition, start, end)
         return read_range(self.client, wanted, with_headers=with_headers)
 
-    def _send(self, topic: str, batch: pa.RecordBatch) -> Iterator[PackedBatch]:
-        config = self.client.core.config
-        rows = Rows(batch, int(time.time() * 1000))
-        partitions = self._partitions(topic, batch, rows)
-        # Numbers of 16 bits are sorted without comparing them.
-        small = partitions.max() < 2**15
-        order = np.argsort(partitions.astype(np.int16) if small else partitions, kind="stable")
-        ends = np.cumsum(np.bincount(partitions))
-        for partition, end in enumerate(ends.tolist()):
-            chosen = order[ends[partition - 1] if partition else 0 : end]
-            for packed in rows.pack(chosen, config.batch_bytes, config.max_request_bytes):
-                yield self.client.send_packed(
-                    topic, partition, *packed, transactor=self._transactor
-                )
-
-    def _partitions(self, topic: str, batch: pa.RecordBatch, rows: Rows) -> Ints:
-        """Where each row goes: as it says itself, else by its key, else in turn."""
-        known = self.client.topic(topic)
-        count = len(known.partitions)
-        partitions = partitions_of_keys(rows.keys, rows.count, count)
-        no_key = _nulls(batch, "key")
-        if no_key.any():
-            led = np.array(known.led_partitions or list(known.partitions), np.int32)
-            # Whole batches to one partition after another: a row to each in turn would make
-            # many small ones.
-            stay = max(1, self.client.core.config.batch_bytes * rows.count // rows.size_bytes)
-            turns = self._turn + np.arange(rows.count) // stay
-            partitions = np.where(no_key, led[turns % len(led)], partitions)
-            self._turn += -(-rows.count // stay)
-        given = _nulls(batch, "partition")
-        if not given.all():
-            column = batch.column("partition").cast(pa.int32()).fill_null(-1).to_numpy()
-            partitions = np.where(column < 0, partitions, column)
-            if partitions.max() >= count:
-                raise UnsuitableColumns(
-                    f"column 'partition' holds {partitions.max()}, but topic {topic} has the "
-                    f"partitions 0 to {count - 1}"
-                )
-        return partitions
-
 
 def produce_arrow(
     topic: str,
@@ -231,10 +179,3 @@ def _check_columns(schema: pa.Schema) -> None:
             f"there is no place for the columns {', '.join(unknown)}: leave them out, or put them "
             "into `value`"
         )
-
-
-def _nulls(batch: pa.RecordBatch, name: str) -> Any:
-    """Which rows have nothing there; all if there is no such column."""
-    if name not in batch.schema.names:
-        return np.ones(batch.num_rows, np.bool_)
-    return batch.column(name).is_null().to_numpy(zero_copy_only=False)

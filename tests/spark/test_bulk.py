@@ -18,7 +18,7 @@ from sapwood.client.partitioner import partition_of_key
 from sapwood.spark.decoding import HEADERS_TYPE
 from sapwood.spark.ranges import Range
 from sapwood.spark.reading import read_range
-from tests.helpers import unique
+from tests.helpers import eventually, unique
 from tests.judges.confluent import Confluent
 from tests.judges.judge import Message
 
@@ -128,6 +128,8 @@ def test_tables_of_a_transaction_become_visible_together_or_never(client: BulkCl
         raise ZeroDivisionError
     with client.transaction(name):
         client.produce_arrow(first, numbered(5, 1000))
+    # A transaction is committed once that is decided; readers are told a moment later.
+    eventually(lambda: client.fetch_arrow(first, 0).num_rows >= 1005)
     assert values_of(client.fetch_arrow(first, 0)) == values_of(numbered(1005))
     assert values_of(client.fetch_arrow(second, 0)) == values_of(numbered(10))
 

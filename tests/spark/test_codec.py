@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from sapwood.client.fetcher import Chunk
 from sapwood.client.partitioner import partition_of_key
 from sapwood.spark import decoding
+from sapwood.spark.columns import UnsuitableColumns
 from sapwood.spark.decoding import HEADERS_TYPE, SCHEMA_WITH_HEADERS, record_batches
-from sapwood.spark.encoding import Packed, Rows, UnsuitableColumns, partitions_of_keys
+from sapwood.spark.encoding import Packed, Rows, partitions_of_keys
 from sapwood.wire.batch import (
     CRC_POSITION,
     CRC_START,

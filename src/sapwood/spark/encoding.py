@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from sapwood.spark import kernels
+from sapwood.spark.columns import UnsuitableColumns
 from sapwood.spark.decoding import HEADERS_TYPE
 from sapwood.spark.kernels import Bytes, Ints, Longs
 
@@ -16,10 +17,6 @@ _NO_BYTES = np.empty(0, np.uint8)
 _NO_ENDS = np.empty(0, np.int64)
 _RECORD_OVERHEAD_BYTES = 64
 _LARGEST_TIME = 2**62
-
-
-class UnsuitableColumns(ValueError):
-    """The data's columns can't become messages; says which, and what they should be."""
 
 
 class Packed(NamedTuple):

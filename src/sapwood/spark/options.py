@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -37,17 +38,25 @@ _CLIENT_NUMBERS = {
     "max.partition.fetch.bytes": "fetch_partition_bytes",
     "metadata.max.age.ms": "metadata_max_age_ms",
 }
-_ISOLATION = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}
-_SETTLED_BY_SPARK = (
-    "auto.offset.reset", "enable.auto.commit", "interceptor.classes", "key.deserializer",
-    "value.deserializer",
+_CLIENT_WORDS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "isolation.level": (
+        "isolation_level",
+        {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED},
+    )
+}
+_SETTLED_BY_SPARK = dict.fromkeys(
+    (
+        "auto.offset.reset", "enable.auto.commit", "interceptor.classes", "key.deserializer",
+        "value.deserializer",
+    ),
+    "Spark keeps positions and gives bytes",
 )  # fmt: skip
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FETCH_PARTITION_BYTES = 8 * 1024 * 1024
 
 
 class WrongOption(ValueError):
-    """An option of the source that is missing, unknown or not understood; says which, in a line."""
+    """An option that is missing, unknown or not understood; says which, in a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +89,8 @@ class Options:
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> Options:
-    options = {name.lower(): str(value) for name, value in given.items()}
-    names = {name.lower(): name for name in NAMES}
-    kafka = {name[6:]: options.pop(name) for name in list(options) if name.startswith("kafka.")}
-    for name in options:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            advice = f"did you mean {names[near[0]]}?" if near else f"there are {', '.join(NAMES)}"
-            raise WrongOption(f"there is no option {name!r}: {advice}")
-    bootstrap = kafka.pop("bootstrap.servers", "")
-    try:
-        if not parse_bootstrap(bootstrap):
-            raise ValueError("it names no broker")
-    except ValueError as error:
-        raise WrongOption(
-            f"kafka.bootstrap.servers: {error}; give host:port[,host:port…] of the cluster"
-        ) from None
-    reader = _Reader(options)
+    options, kafka, bootstrap = sort_options(given, NAMES)
+    reader = OptionReader(options)
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name.lower() in options:
@@ -122,14 +116,14 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         trigger_delay_ms=reader.get("maxTriggerDelay", _duration_ms, 900_000),
         least_tasks=reader.get("minPartitions", _positive, None),
         most_per_task=reader.get("maxRecordsPerPartition", _positive, None),
-        may_lose=not reader.get("failOnDataLoss", _flag, True),
-        with_headers=reader.get("includeHeaders", _flag, False),
+        may_lose=not reader.get("failOnDataLoss", read_flag, True),
+        with_headers=reader.get("includeHeaders", read_flag, False),
         group=kafka.pop("group.id", None),
         client=_client_options(kafka),
     )
 
 
-class _Reader:
+class OptionReader:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
@@ -164,29 +158,63 @@ class _Reader:
 
 def _client_options(kafka: Mapping[str, str]) -> dict[str, Any]:
     # Committed records only, unless told otherwise: what a transaction left behind isn't data.
-    client: dict[str, Any] = {
-        "client_id": "sapwood-spark",
+    return {
         "isolation_level": READ_COMMITTED,
         "fetch_partition_bytes": _FETCH_PARTITION_BYTES,
-        "allow_auto_create": False,
+        **read_client_options(kafka, _CLIENT_NUMBERS, _CLIENT_WORDS, _SETTLED_BY_SPARK),
     }
+
+
+def sort_options(
+    given: Mapping[str, str], names: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str], str]:
+    """Those with these names, in lower case; those for Kafka's client; the cluster's address."""
+    options = {name.lower(): str(value) for name, value in given.items()}
+    known = {name.lower(): name for name in names}
+    kafka = {name[6:]: options.pop(name) for name in list(options) if name.startswith("kafka.")}
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            advice = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(names)}"
+            raise WrongOption(f"there is no option {name!r}: {advice}")
+    bootstrap = kafka.pop("bootstrap.servers", os.environ.get("SAPWOOD_BOOTSTRAP", ""))
+    try:
+        if not parse_bootstrap(bootstrap):
+            raise ValueError("it names no broker")
+    except ValueError as error:
+        raise WrongOption(
+            f"kafka.bootstrap.servers: {error}; give host:port[,host:port…] of the cluster"
+        ) from None
+    return options, kafka, bootstrap
+
+
+def read_client_options(
+    kafka: Mapping[str, str],
+    numbers: Mapping[str, str],
+    words: Mapping[str, tuple[str, Mapping[str, Any]]],
+    settled: Mapping[str, str],
+) -> dict[str, Any]:
+    """Options of our client from Kafka's names for them, which are numbers or words.
+
+    Those that are `settled` can't be set, for the reason that is given there.
+    """
+    client: dict[str, Any] = {"client_id": "sapwood-spark", "allow_auto_create": False}
     for name, text in kafka.items():
-        if name in _CLIENT_NUMBERS:
+        if name in numbers:
             if not text.isdigit():
                 raise WrongOption(f"kafka.{name}={text!r}: it must be a number")
-            client[_CLIENT_NUMBERS[name]] = int(text)
+            client[numbers[name]] = int(text)
             if name == "default.api.timeout.ms":
                 client["bootstrap_timeout_ms"] = int(text)
         elif name == "client.id":
             client["client_id"] = text
-        elif name == "isolation.level":
-            if text not in _ISOLATION:
-                raise WrongOption(
-                    f"kafka.isolation.level={text!r}: it is read_committed or read_uncommitted"
-                )
-            client["isolation_level"] = _ISOLATION[text]
-        elif name in _SETTLED_BY_SPARK:
-            raise WrongOption(f"kafka.{name} can't be set: Spark keeps positions and gives bytes")
+        elif name in words:
+            option, values = words[name]
+            if text not in values:
+                raise WrongOption(f"kafka.{name}={text!r}: it is {' or '.join(values)}")
+            client[option] = values[text]
+        elif name in settled:
+            raise WrongOption(f"kafka.{name} can't be set: {settled[name]}")
         elif name.startswith(("sasl.", "ssl.")) or (
             name == "security.protocol" and text != "PLAINTEXT"
         ):
@@ -275,7 +303,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _flag(text: str) -> bool:
+def read_flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError("it is true or false")
     return text.lower() == "true"

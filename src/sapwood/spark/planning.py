@@ -24,6 +24,26 @@ class MissingTopic(Exception):
     """A topic or partition that was asked for by name isn't there."""
 
 
+def known_topics(
+    client: KafkaClient, names: Iterable[str], bootstrap: str, *, may_lack: bool = False
+) -> dict[str, Topic]:
+    """The topics of these names; MissingTopic if one of them isn't there and has to be."""
+    names = sorted(names)
+    for attempt in range(_TOPIC_TRIES):
+        if attempt:
+            time.sleep(_TOPIC_PAUSE_S)
+        found = client.metadata(names).topics
+        missing = [name for name in names if name not in found or not found[name].partitions]
+        if not missing:
+            return found
+    if may_lack:
+        return found
+    raise MissingTopic(
+        f"there is no topic {', '.join(missing)} at {bootstrap}: create it, "
+        "or look at the name again"
+    )
+
+
 class Survey:
     """The driver's view of the cluster."""
 
@@ -57,21 +77,7 @@ class Survey:
         return sorted((name, number) for name in known for number in known[name].partitions)
 
     def _named(self, names: Iterable[str], may_lack: bool) -> dict[str, Topic]:
-        for attempt in range(_TOPIC_TRIES):
-            if attempt:
-                time.sleep(_TOPIC_PAUSE_S)
-            found = self.client.metadata(sorted(names)).topics
-            missing = sorted(
-                name for name in names if name not in found or not found[name].partitions
-            )
-            if not missing:
-                return found
-        if may_lack:
-            return found
-        raise MissingTopic(
-            f"there is no topic {', '.join(missing)} at {self._options.bootstrap}: create it, "
-            "or look at the name again"
-        )
+        return known_topics(self.client, names, self._options.bootstrap, may_lack=may_lack)
 
     def find(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
         """Offsets by time, or by LATEST and EARLIEST; −1 where no record is that young."""

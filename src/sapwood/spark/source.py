@@ -38,11 +38,14 @@ from pyspark.sql.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sapwood.spark.sink import BatchWriter, StreamWriter
+
 from sapwood.client import ErrorCode, KafkaClient, KafkaError
 from sapwood.client.groups import NO_MEMBER, Committed
 from sapwood.spark.options import Options, WrongOption, read_options
 from sapwood.spark.planning import Offsets, Survey, admit, from_json, split, to_json
 from sapwood.spark.ranges import Range, report_loss
+from sapwood.spark.sink_options import read_sink_options
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 COLUMNS = StructType(
@@ -83,6 +86,16 @@ class SapwoodSource(DataSource):
         options = read_options(self.options, streaming=True)
         _check_schema(schema, options)
         return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from sapwood.spark.sink import BatchWriter
+
+        return BatchWriter(read_sink_options(self.options, streaming=False), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        from sapwood.spark.sink import StreamWriter
+
+        return StreamWriter(read_sink_options(self.options, streaming=True), schema, overwrite)
 
 
 class Task(InputPartition):
