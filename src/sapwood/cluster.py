@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 OWN_SETTINGS = ["--set", "discoverable=false"]
 # Links are laid before it is known how many nodes will join later.
 SPARE_LINKS = 3
+FIRST_EDGE_LINK = 10_000
 STATUS_TIMEOUT_S = 2.0
 POLL_S = 0.02
 
@@ -41,14 +42,17 @@ class Cluster:
     "log.retention.ms": 1000}`), `racks` those of the nodes. `topics` are created before the cluster
     is handed over: names, or names with their number of partitions. The data lies in a temporary
     directory, removed at the end, unless `data_dir` is given. With `proxied` the nodes reach each
-    other through links that can be cut and slowed down. If the program is killed, its nodes notice
-    and stop. Nodes are counted from 0.
+    other through links that can be cut and slowed down. `edges` relay to clients of their own; with
+    `outbox` they keep what they can't send now. If the program is killed, its nodes notice and
+    stop. Nodes are counted from 0, and so are edges.
     """
 
     def __init__(
         self,
         nodes: int = 1,
         *,
+        edges: int = 0,
+        outbox: bool = False,
         config: Mapping[str, Any] | None = None,
         topics: Iterable[str] | Mapping[str, int] = (),
         data_dir: str | Path | None = None,
@@ -63,6 +67,12 @@ class Cluster:
         self._racks = racks
         self._proxied = proxied
         self._count = nodes
+        self._edge_count = edges
+        self._has_outbox = outbox
+        sizes = [it for it in self._settings if it.startswith("outbox_")]
+        self._edge_flags = [flag for it in sizes for flag in ("--set", it)]
+        self._edges: dict[int, NodeProcess] = {}
+        self._parents: dict[int, str] = {}
         self._dir: Path | None = None
         self._layout: Layout | None = None
         self._links: Links | None = None
@@ -120,7 +130,7 @@ class Cluster:
         self._dir.mkdir(parents=True, exist_ok=True)
         atexit.register(self.close)
         try:
-            self._layout = Layout(self._dir, self._count, 0)
+            self._layout = Layout(self._dir, self._count, 0, outbox=self._has_outbox)
             if self._proxied:
                 self._lay_links()
             for index in self.nodes:
@@ -134,6 +144,11 @@ class Cluster:
                 self.wait_healthy()
             if self._topics:
                 self.create_topics(self._topics)
+            edges = [self.layout.add_edge() for _ in range(self._edge_count)]
+            for index in edges:
+                self._launch_edge(index)
+            for index in edges:
+                self._await_edge(index)
         except BaseException:
             self.close()
             raise
@@ -143,10 +158,12 @@ class Cluster:
         atexit.unregister(self.close)
         for index in list(self._paused):
             self.resume(index)
-        for node in self._nodes.values():
+        # Edges first: they would look for other parents.
+        for node in (*self._edges.values(), *self._nodes.values()):
             node.terminate()
-        for node in self._nodes.values():
+        for node in (*self._edges.values(), *self._nodes.values()):
             node.stop()
+        self._edges.clear()
         self._nodes.clear()
         if self._links is not None:
             self._links.close()
@@ -209,6 +226,73 @@ class Cluster:
         self._await_ready(index)
         return index
 
+    # Edges
+
+    def add_edge(self, parent: int | str | None = None) -> int:
+        """One more edge; its number once it is ready.
+
+        It wishes to hang from the edge of the number `parent`, or from whoever has that address.
+        """
+        index = self.layout.add_edge()
+        if parent is not None:
+            self._parents[index] = parent if isinstance(parent, str) else self.edge_address(parent)
+        self.restart_edge(index)
+        return index
+
+    def edge_address(self, index: int = 0) -> str:
+        return self.layout.edges[index]
+
+    def edge_pid(self, index: int = 0) -> int:
+        return self._edges[index].pid
+
+    def kill_edge(self, index: int = 0) -> None:
+        """SIGKILL."""
+        self._edges.pop(index).kill()
+
+    def stop_edge(self, index: int = 0) -> int:
+        """SIGTERM: an orderly stop; the exit status."""
+        return self._edges.pop(index).stop()
+
+    def wipe_edge(self, index: int = 0) -> None:
+        """Kill the edge if it runs, and take all its data away."""
+        if index in self._edges:
+            self.kill_edge(index)
+        shutil.rmtree(self.data_dir / f"edge-{index}", ignore_errors=True)
+
+    def restart_edge(self, index: int = 0) -> None:
+        """Start the edge again, at the address it had; stop it first if it runs."""
+        if index in self._edges:
+            self._edges.pop(index).stop()
+        self._launch_edge(index)
+        self._await_edge(index)
+
+    def _launch_edge(self, index: int) -> None:
+        routes: dict[int, str] = {}
+        parent = self._parents.get(index)
+        if self._links is not None:
+            # Links are laid to core nodes only: between edges there is nothing to cut.
+            routes = self._links.open_from(self._link_of(index), self.nodes)
+            at = {self.address(node): route for node, route in routes.items()}
+            parent = None if parent is None else at.get(parent, parent)
+        flags = [*self.layout.edge_flags(index, parent, routes), *OWN_SETTINGS, *self._edge_flags]
+        with self._edge_log(index).open("ab") as log:
+            self._edges[index] = NodeProcess(flags, log)
+
+    def _await_edge(self, index: int) -> None:
+        if self._edges[index].wait_until_ready() is None:
+            self._edges.pop(index).stop()
+            words = last_words(self._edge_log(index))
+            raise NodeFailed(f"edge {index} didn't start: {words}")
+
+    def edge_log(self, index: int = 0) -> str:
+        """What the edge has logged so far, over all its starts."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._edge_log(index).read_text(encoding="utf-8", errors="replace")
+        return ""
+
+    def _edge_log(self, index: int) -> Path:
+        return self.data_dir / f"edge-{index}.log"
+
     def log(self, index: int = 0) -> str:
         """What the node has logged so far, over all its starts."""
         with contextlib.suppress(FileNotFoundError):
@@ -226,6 +310,10 @@ class Cluster:
     def isolate(self, index: int) -> None:
         """Cut a node off from all others; clients still reach it."""
         self.partition(index, [other for other in self.nodes if other != index])
+
+    def isolate_edge(self, index: int = 0) -> None:
+        """Cut an edge off from all core nodes; clients and other edges still reach it."""
+        self._need_links().cut(_ways(self._link_of(index), self.nodes, "both"))
 
     def delay(self, a: Nodes, b: Nodes, delay_ms: float, direction: Direction = "both") -> None:
         """What they send to each other arrives so much later."""
@@ -321,6 +409,11 @@ class Cluster:
         self._routes = self._links.open(range(max(self.nodes) + 1 + SPARE_LINKS))
         for index, address in self.layout.addresses.items():
             self._links.place(index, address)
+
+    @staticmethod
+    def _link_of(edge: int) -> int:
+        """The number that an edge has among the links."""
+        return FIRST_EDGE_LINK + edge
 
     def _need_links(self) -> "Links":
         if self._links is None:
