@@ -1,24 +1,33 @@
 """`python -m chaos`: run scenarios, judge recorded ones again."""
 
 import random
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 import click
 
+from chaos.cut_off import Options as CutOffOptions
+from chaos.cut_off import Outcome as CutOffOutcome
+from chaos.cut_off import cut_off
 from chaos.faults import KINDS
 from chaos.history import History
+from chaos.orphans import CASES, SIX, Storm, cases, six, storm
+from chaos.orphans import Outcome as Orphans
 from chaos.report import Report, report
-from chaos.run import ROOT, Options, Say, run
+from chaos.run import ROOT, Options, Say, run, run_directory
 from chaos.scenarios import SCENARIOS
+from chaos.spark_once import Options as SparkOptions
+from chaos.spark_once import Outcome, spark_once
 from chaos.stress import Options as StressOptions
 from chaos.stress import stress
 
 SAY_EVERY_S = 10.0
+FORMATS = ("parquet", "delta", "iceberg")
 
 
 class Progress:
@@ -70,6 +79,7 @@ def main() -> None:
 @nodes_option
 @seconds_option
 @click.option("--faults", callback=fault_names, help=f"Of {', '.join(KINDS)}.  [what fits]")
+@click.option("--audit", is_flag=True, help="Let Spark judge each run as well, from the log.")
 @keep_option
 def run_command(
     minutes: float | None,
@@ -78,6 +88,7 @@ def run_command(
     nodes: int,
     seconds: float,
     faults: tuple[str, ...],
+    audit: bool,
     keep: bool,
 ) -> None:
     """Faults under load, then healing and the final check; shapes and faults follow the seed."""
@@ -87,7 +98,7 @@ def run_command(
     failed = []
     done = 0
     while done < runs and (not done or minutes is None or time.monotonic() < until):
-        options = Options(seed + done, nodes, seconds, faults, keep=keep)
+        options = Options(seed + done, nodes, seconds, faults, keep=keep, audit=audit)
         found = tell(options.command, partial(run, options))
         done += 1
         if not found.is_clean:
@@ -137,6 +148,88 @@ def stress_command(threads: int, seed: int | None, nodes: int, seconds: float, k
     finish(1, [] if found.is_clean else [found.seed])
 
 
+@main.command("spark-once")
+@seed_option
+@click.option("--seconds", type=float, default=120.0, show_default=True, help="Of faults.")
+@click.option("--drivers", type=int, default=5, show_default=True, help="How many are killed.")
+@keep_option
+def spark_once_command(seed: int | None, seconds: float, drivers: int, keep: bool) -> None:
+    """A Spark stream from topic to topic; its processes and the nodes are killed."""
+    seed = random.randrange(1_000_000) if seed is None else seed
+    options = SparkOptions(seed, seconds, drivers)
+    is_clean = tell_outcome(options.command, seed, partial(spark_once, options), keep)
+    finish(1, [] if is_clean else [seed])
+
+
+@main.command("archive-once")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Of the table.  [each in turn]")
+@seed_option
+@click.option("--seconds", type=float, default=120.0, show_default=True, help="Of faults.")
+@click.option("--drivers", type=int, default=5, show_default=True, help="How many are killed.")
+@keep_option
+def archive_once_command(
+    kind: str | None, seed: int | None, seconds: float, drivers: int, keep: bool
+) -> None:
+    """A topic archived into a table; Spark's processes and the nodes are killed."""
+    from chaos.archive_once import ArchiveOptions, archive_once  # needs the extra `spark`
+
+    seed = random.randrange(1_000_000) if seed is None else seed
+    kinds = (kind,) if kind else FORMATS
+    failed = []
+    for each in kinds:
+        options = ArchiveOptions(seed, seconds, drivers, format=each)
+        if not tell_outcome(options.command, seed, partial(archive_once, options), keep):
+            failed.append(seed)
+    finish(len(kinds), failed)
+
+
+@main.group("tree")
+def tree_group() -> None:
+    """Servers of a tree die, with subscribers at every node and a publisher at work."""
+
+
+@tree_group.command("six")
+@click.option("--order", type=click.Choice(list(SIX)), help="Of the deaths.  [each in turn]")
+def tree_six(order: str | None) -> None:
+    """Six servers: d and b die, in both orders, and then the root."""
+    tell_orphans(partial(six, orders=(order,) if order else tuple(SIX)), 0)
+
+
+@tree_group.command("cases")
+@click.option("--case", type=click.Choice(list(CASES)), help="One of them.  [each in turn]")
+def tree_cases(case: str | None) -> None:
+    """The three cases in which the original failed, also with the supervisor's leader stopped."""
+    tell_orphans(partial(cases, names=(case,) if case else tuple(CASES)), 0)
+
+
+@tree_group.command("storm")
+@seed_option
+@click.option("--seconds", type=float, default=120.0, show_default=True, help="Of deaths.")
+@click.option("--edges", type=click.IntRange(min=1), default=15, show_default=True)
+@click.option("--subscribers", type=click.IntRange(min=1), default=60, show_default=True)
+def tree_storm(seed: int | None, seconds: float, edges: int, subscribers: int) -> None:
+    """A random edge or core node dies every 2 s, and comes back; everybody gets everything."""
+    seed = random.randrange(1_000_000) if seed is None else seed
+    options = Storm(seed, seconds, edges, subscribers)
+    click.echo(options.command, err=True)
+    tell_orphans(partial(storm, options), seed)
+
+
+@main.command("cut-off")
+@click.option("--seconds", type=float, default=30.0, show_default=True, help="Of being cut off.")
+@click.option("--kill", is_flag=True, help="Kill the edge meanwhile, and start it again.")
+@keep_option
+def cut_off_command(seconds: float, kill: bool, keep: bool) -> None:
+    """An edge with an outbox is cut off from the core while its clients publish."""
+    options = CutOffOptions(seconds, kill)
+
+    def work(directory: Path, say: Say) -> CutOffOutcome:
+        return cut_off(options, directory, say)
+
+    is_clean = tell_outcome(options.command, 0, work, keep)
+    finish(1, [] if is_clean else [0])
+
+
 @main.command("check")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def check(directory: Path) -> None:
@@ -144,6 +237,43 @@ def check(directory: Path) -> None:
     found = report(History.load(directory), directory=directory)
     click.echo(str(found))
     sys.exit(0 if found.is_clean else 1)
+
+
+def tell_outcome(
+    command: str,
+    seed: int,
+    work: Callable[[Path, Say], Outcome | CutOffOutcome],
+    keep: bool,
+) -> bool:
+    """Whether it was clean."""
+    click.echo(command, err=True)
+    progress = Progress()
+    with run_directory(ROOT, seed) as directory:
+        found = work(directory, progress)
+        progress.end()
+        click.echo(str(found))
+        if found.is_clean and not keep:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            click.echo(f"data and logs are in {directory}")
+    return found.is_clean
+
+
+def tell_orphans(work: Callable[[Path, Say], Iterable[Orphans]], seed: int) -> None:
+    progress = Progress()
+    done, failed = 0, []
+    with run_directory(ROOT, seed) as directory:
+        for found in work(directory, progress):
+            progress.end()
+            click.echo(str(found))
+            done += 1
+            if not found.is_clean:
+                failed.append(seed)
+        if failed:
+            click.echo(f"data and logs are in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    finish(done, failed)
 
 
 def tell(command: str, work: Callable[[Say], Report]) -> Report:

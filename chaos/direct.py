@@ -63,13 +63,13 @@ class Direct:
             self._socket.close()
             self._socket = None
 
-    def produce(self, topic: str, partition: int, value: bytes) -> int:
-        """One record at acks=all, sent once and never again; its offset."""
+    def produce(self, topic: str, partition: int, value: bytes, acks: int = -1) -> int:
+        """One record, sent once and never again; its offset."""
         records = encode_batch([(int(time.time() * 1000), None, value, ())])
         part = Struct(index=partition, records=bytes(records))
         message = Struct(
             transactional_id=None,
-            acks=-1,
+            acks=acks,
             timeout=int(self._timeout_s * 1000),
             topic_data=[Struct(name=topic, partition_data=[part])],
         )

@@ -1,6 +1,7 @@
 """The verdict on a run: text for people, JSON for programs."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,14 @@ class Report:
         (directory / "report.json").write_bytes(encoded)
 
 
-def report(history: History, *, directory: Path | None = None, command: str = "") -> Report:
-    """Judge a history, recorded just now or long ago."""
+def report(
+    history: History,
+    *,
+    directory: Path | None = None,
+    command: str = "",
+    judged: Mapping[str, list[Problem]] | None = None,
+) -> Report:
+    """Judge a history, recorded just now or long ago; `judged` is what others have found."""
     start = history.start
     times = [it.done or it.at for it in history.sends] + [it.done for it in history.reads]
     return Report(
@@ -88,7 +95,7 @@ def report(history: History, *, directory: Path | None = None, command: str = ""
         records_read=sum(len(it.values) for it in history.reads),
         ends_told=sum(it.outcome == "ok" for it in history.ends),
         faults=dict(Counter(it.name for it in history.faults)),
-        problems=judge(history),
+        problems={**judge(history), **(judged or {})},
         gaps=gaps(history),
         troubles=Counter(it.error for it in history.troubles).most_common(20),
         directory=str(directory or ""),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from chaos.audited import audited
 from chaos.copies import record_copies
 from chaos.disk import sweep
 from chaos.faults import KINDS, usual
@@ -54,6 +55,8 @@ class Options:
     """One of SCENARIOS, instead of what the seed would plan."""
     root: Path = ROOT
     keep: bool = False
+    audit: bool = False
+    """Whether Spark judges as well, from the log alone."""
 
     @property
     def command(self) -> str:
@@ -64,7 +67,7 @@ class Options:
         faults = f" --faults {','.join(self.faults)}" if self.faults else ""
         return (
             f"python -m chaos run --runs 1 --seed {self.seed} --nodes {self.nodes} "
-            f"--seconds {self.seconds:g}{faults}"
+            f"--seconds {self.seconds:g}{faults}{' --audit' if self.audit else ''}"
         )
 
 
@@ -114,7 +117,11 @@ def run(options: Options, say: Say = lambda _: None) -> Report:
             work.read_everything()
             recorder.close()
             say("judging")
-            found = report(History.load(directory), directory=directory, command=options.command)
+            judged = {}
+            if options.audit:
+                judged["audit"] = audited(directory, target.bootstrap, shape.topics)
+            history = History.load(directory)
+            found = report(history, directory=directory, command=options.command, judged=judged)
             target.keep = not found.is_clean or options.keep
             if not found.is_clean:
                 described = json.dumps(target.describe(), indent=1)

@@ -49,7 +49,7 @@ class Shape:
             varied_sizes=False,
             compression="none",
             window=1000,
-            segment_bytes=1 << 20,
+            segment_bytes=1 << 18,
         )
 
     def about(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sim.campaign import HEADINGS, TIERS, TRACES, Campaign, run_all, run_one
-from sim.plan import NoSuchFault, Plan, trace_path
+from sim.plan import CONSENSUS, TREE, NoSuchFault, Plan, trace_path
 
 MOST_FAILURES = 10
 PLANTED_SEEDS = 500
@@ -34,7 +34,14 @@ MINUTES = ", ".join(f"tier {number}: {tier.minutes:.3g}" for number, tier in TIE
     type=click.Choice([str(number) for number in TIERS]),
     default="2",
     show_default=True,
-    help="1: consensus alone. 2: whole nodes and their clients.",
+    help="1: the rules alone. 2: whole nodes and their clients.",
+)
+@click.option(
+    "--rules",
+    type=click.Choice([CONSENSUS, TREE]),
+    default=CONSENSUS,
+    show_default=True,
+    help="Of tier 1: which.",
 )
 @click.option("--nodes", type=click.IntRange(min=1), help="So many.  [each seed's own number]")
 @click.option("--without-hints", is_flag=True, help="Don't tell nodes where others may be.")
@@ -51,6 +58,7 @@ def main(
     seed: int | None,
     minutes: float | None,
     number: str,
+    rules: str,
     nodes: int | None,
     without_hints: bool,
     jobs: int,
@@ -62,6 +70,8 @@ def main(
     tier = TIERS[int(number)]
     if plant is not None and plant not in (*tier.plants, "all"):
         raise click.UsageError(f"tier {number} has these plants: {', '.join(tier.plants)}")
+    if rules != CONSENSUS and int(number) != 1:
+        raise click.UsageError("only tier 1 has rules to choose from")
     if without_hints and int(number) == 1:
         raise click.UsageError("the replicas of tier 1 know where the others are")
     plan = Plan(
@@ -70,7 +80,8 @@ def main(
         not without_hints,
         None if plant == "all" else plant,
         tuple(kind.strip() for kind in faults.split(",") if kind.strip()),
-        TRACES / f"tier-{number}",
+        TRACES / (f"tier-{number}" if rules == CONSENSUS else f"tier-{number}-{rules}"),
+        rules=rules,
     )
     try:
         if seed is not None:

@@ -17,8 +17,10 @@ from sim import planted, scenario
 from sim.consensus import planted as consensus_planted
 from sim.consensus import run as consensus
 from sim.loop import SimulationFailed
-from sim.plan import Outcome, Plan
+from sim.plan import CONSENSUS, TREE, Outcome, Plan
 from sim.planting import Plant
+from sim.tree import planted as tree_planted
+from sim.tree import run as tree
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT / ".cache" / "sim"
@@ -35,8 +37,15 @@ class Tier:
     minutes: float
 
 
+def run_rules(seed: int, plan: Plan) -> Outcome:
+    """Of tier 1: those that the plan names, or that have its bug."""
+    is_tree = plan.rules == TREE or plan.plant in tree_planted.PLANTS
+    return tree.run_seed(seed, plan) if is_tree else consensus.run_seed(seed, plan)
+
+
+RULES_PLANTS = {**consensus_planted.PLANTS, **tree_planted.PLANTS}
 TIERS = {
-    1: Tier(consensus.run_seed, consensus_planted.PLANTS, 1000, consensus.FAULTS_S / 60),
+    1: Tier(run_rules, RULES_PLANTS, 1000, consensus.FAULTS_S / 60),
     2: Tier(scenario.run_seed, planted.PLANTS, 20, 2.0),
 }
 
@@ -79,6 +88,8 @@ class Campaign:
     def command(self, seed: int) -> str:
         """What repeats a seed exactly."""
         words = [f"python -m sim --tier {self.tier} --seed {seed}"]
+        if self.plan.rules != CONSENSUS:
+            words.append(f"--rules {self.plan.rules}")
         if self.plan.minutes != TIERS[self.tier].minutes:
             words.append(f"--minutes {self.plan.minutes!r}")
         if self.plan.nodes is not None:
@@ -95,9 +106,10 @@ class Campaign:
         """For the table in docs/reliability.md."""
         hours = self.wall_s / 3600
         date = time.strftime("%Y-%m-%d", time.gmtime(self.began))
+        rules = "" if self.plan.rules == CONSENSUS else f", {self.plan.rules}"
         result = f"{len(self.failed)} failed" if self.failed else "clean"
         return (
-            f"| {date} | {self.commit} | {self.tier} | {self.seeds} | "
+            f"| {date} | {self.commit} | {self.tier}{rules} | {self.seeds} | "
             f"{self.plan.minutes:.3g} min | {self.simulated_s / 3600:.1f} h | "
             f"{self.wall_s / 60:.1f} min | {self.seeds / hours:.0f} | "
             f"{self.faults} | {self.acknowledged} | {result} |"

@@ -26,11 +26,13 @@ PORT = 9092
 DATA = Path("/data")
 SECRET = b"a secret that only the nodes know"
 STOP_GRACE_S = 2.0
-FEW_SHARDS = {
+CONFIGS = {
+    # Each is a group of replicas like any other, and most of sixteen would idle.
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
+    # Members die all the time here, and others are to take over within a seed.
+    "group.consumer.session.timeout.ms": "3000",
 }
-"""Each is a group of replicas like any other, and most of sixteen would idle."""
 
 
 class NotStarted(Exception):
@@ -165,7 +167,7 @@ class SimNode:
                 routes=places.routes,
                 advertised=server.advertised(),
                 auto_create_topics=False,
-                overrides=FEW_SHARDS,
+                overrides=CONFIGS,
             ),
             self.machine.disk,
             str(DATA),

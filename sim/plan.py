@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+CONSENSUS, TREE = "consensus", "tree"
+
 
 class NoSuchFault(Exception):
     """There is no fault of this name."""
@@ -27,6 +29,8 @@ class Plan:
     traces: Path | None = None
     """Where the trace of a seed that fails is written to."""
     always_trace: bool = False
+    rules: str = CONSENSUS
+    """Which of those that tier 1 has."""
 
 
 @dataclass(slots=True)
@@ -38,7 +42,8 @@ class Outcome:
     digest: str
     """Of the trace: two runs of a seed have the same."""
     acknowledged: int
-    """Records that a client was told are stored; in tier 1, entries that were committed."""
+    """Records that a client was told are stored; in tier 1, entries that were committed, or edges
+    that were healed."""
     faults: dict[str, int] = field(default_factory=dict)
     failure: str = ""
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from sapwood.broker.coordinating import Shard
+from sapwood.coordinator.classic_group import ClassicGroup
+from sapwood.coordinator.consumer_group import ConsumerGroup
+from sapwood.coordinator.effects import Answer, Effect
+from sapwood.coordinator.groups import Groups
 from sapwood.coordinator.transaction import Transaction
 from sapwood.coordinator.transactions import Transactions
 from sapwood.log import entry as log_entry
@@ -138,13 +143,50 @@ def _last_stable_offset_ignored(stack: contextlib.ExitStack) -> None:
     stack.enter_context(patched(Partition, "last_stable_offset", Partition.high_watermark))
 
 
+def _coordinator_answers_early(stack: contextlib.ExitStack) -> None:
+    """What a coordinator tells may yet be lost with its leader."""
+
+    def release_all(self: Shard[Any]) -> None:
+        while self._held and not self._is_stepping:
+            self._held.popleft()[1]()
+
+    stack.enter_context(patched(Shard, "_release", release_all))
+
+
+def _positions_told_early(stack: contextlib.ExitStack) -> None:
+    """OffsetFetch tells of commits that may yet be lost."""
+    fetch = Groups.fetch
+
+    def fetch_and_tell(self: Groups, token: Any, *about: Any, **options: Any) -> list[Effect]:
+        effects = fetch(self, token, *about, **options)
+        for effect in effects:
+            if isinstance(effect, Answer):
+                token.set_result(effect.message)
+        return effects
+
+    stack.enter_context(patched(Groups, "fetch", fetch_and_tell))
+
+
+def _fenced_commit_accepted(stack: contextlib.ExitStack) -> None:
+    """Whoever was a member once may commit."""
+
+    def accept(self: Any, *about: Any, **options: Any) -> None:
+        return
+
+    for group in (ClassicGroup, ConsumerGroup):
+        stack.enter_context(patched(group, "check_commit", accept))
+
+
 PLANTS: dict[str, Plant] = {
     "ack-before-sync": _ack_before_sync,
+    "coordinator-answers-early": _coordinator_answers_early,
     "crc-skipped": _crc_skipped,
     "dedup-window-of-one": _dedup_window_of_one,
     "duplicate-acknowledged-early": _duplicate_acknowledged_early,
     "end-txn-without-epoch-check": _end_txn_without_epoch_check,
+    "fenced-commit-accepted": _fenced_commit_accepted,
     "last-stable-offset-ignored": _last_stable_offset_ignored,
+    "positions-told-early": _positions_told_early,
     "vote-not-persisted": _vote_not_persisted,
     "unconfirmed-reads": _unconfirmed_reads,
     "link-vouches-for-offline-replica": _link_vouches_for_offline_replica,

@@ -13,11 +13,13 @@ from sapwood.raft import Timing
 from sapwood.wire.errors import KafkaError
 from sim import invariants, seams
 from sim.faults import Nemesis
+from sim.groups import CLASSIC, CONSUMER, EndsNeverGoBack, GroupWorkload
 from sim.invariants import Judges, Violation
 from sim.node import SimNode
 from sim.plan import Outcome, Plan, trace_path
 from sim.planted import PLANTS
 from sim.planting import planted
+from sim.seats import SESSION_MS
 from sim.transactions import TransactionalWorkload
 from sim.workload import Shape, Workload
 from sim.world import World
@@ -128,10 +130,10 @@ class Scenario:
         await self._within("everything sent is settled", lambda: self.workload.is_settled)
         ends = await self._settled("every partition takes a record", self.workload.probe())
         await self._within("consumers have read all", lambda: self.workload.caught_up(ends))
+        await self._judge_more(ends)
         await self._within("replicas have converged", self._converged)
         contents = await self._settled("all can be read", self.workload.contents(ends))
         self.judges.at_end(contents)
-        await self._judge_more(ends)
         count = sum(len(batch.records) for batch in contents)
         self.world.trace.note(f"{count} records, {self.workload.acknowledged} acknowledged")
 
@@ -197,6 +199,29 @@ class Transacting(Scenario):
         await self._settled("no transaction is open", judged)
 
 
+class Grouped(Scenario):
+    """Groups of either protocol process what is written, while their members come and go."""
+
+    def _invariants(self) -> Iterable[invariants.Invariant]:
+        yield from super()._invariants()
+        self._ends = EndsNeverGoBack(self.world.loop)
+        yield self._ends
+
+    def _workload(self, bootstrap: str) -> Workload:
+        groups = self._chance.choice([[CLASSIC], [CONSUMER], [CLASSIC, CONSUMER]])
+        self._grouped = GroupWorkload(
+            self.world, self.judges, bootstrap, self._shape(), groups, self._ends
+        )
+        return self._grouped
+
+    async def _judge_more(self, ends: dict[TopicPartition, int]) -> None:
+        workload = self._grouped
+        await self._within("groups have processed all", lambda: workload.have_come_to(ends))
+        workload.dismiss()
+        await self._within("their members have left", lambda: workload.has_been_left)
+        await asyncio.sleep(2 * SESSION_MS / 1000)  # those who died are forgotten
+
+
 class Damaged(Scenario):
     """Bits flip on the only copy there is: records may be lost, but nothing wrong is served."""
 
@@ -212,7 +237,7 @@ class Damaged(Scenario):
 
 
 def kind_of(world: World, plan: Plan) -> type[Scenario]:
-    kinds: list[type[Scenario]] = [Scenario, Scenario, Scenario, Transacting, Damaged]
+    kinds: list[type[Scenario]] = [Scenario, Scenario, Grouped, Transacting, Damaged]
     if plan.nodes is not None and plan.nodes > 1:
         kinds.remove(Damaged)
     return world.random("kind").choice(kinds)

@@ -45,11 +45,24 @@ def test_a_planted_bug_is_found_and_the_seed_named_that_shows_it() -> None:
     assert "python -m sim --tier 1 --seed 1 --plant ack-before-sync" in found.output
 
 
+def test_the_rules_of_the_tree_are_a_campaign_of_tier_1(traces: Path) -> None:
+    again = run("--tier", "1", "--rules", "tree", "--seed", "3")
+    assert again.exit_code == 0
+    assert (traces / "tier-1-tree" / "seed-3.txt").exists()
+    done = run("--tier", "1", "--rules", "tree", "--seeds", "2", "--jobs", "1")
+    assert done.exit_code == 0
+    assert done.output.splitlines()[-1].split(" | ")[2:4] == ["1, tree", "2"]
+    found = run("--tier", "1", "--plant", "orphan-accepts-a-child", "--jobs", "1")
+    assert found.exit_code == 0
+    assert "orphan-accepts-a-child: found after" in found.output
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (("--tier", "1", "--plant", "crc-skipped"), "tier 1 has these plants"),
         (("--tier", "2", "--plant", "votes-counted-by-node"), "tier 2 has these plants"),
+        (("--tier", "2", "--rules", "tree"), "only tier 1 has rules"),
         (("--tier", "1", "--without-hints"), "know where the others are"),
         (("--tier", "1", "--seed", "1", "--faults", "earthquake"), "no fault is called"),
     ],

@@ -10,6 +10,7 @@ ROOMS = (
     "broker",
     "client",
     "coordinator",
+    "edge",
     "log",
     "metadata",
     "raft",
@@ -29,6 +30,8 @@ SEAMS = {
     ("client/aio.py", "random.random"),  # replaced by the simulator's client, as are these two
     ("client/aio.py", "time.monotonic"),
     ("client/aio.py", "time.time"),
+    ("client/config.py", "urandom"),  # the default of an argument
+    ("edge/edge.py", "urandom"),  # the default of an argument
     ("log/compact.py", "create_subprocess_exec"),  # replaced by work for the simulated disk
     ("log/compact_worker.py", "threading.Thread"),  # the helper process itself
     ("replica/peers.py", "urandom"),  # the default of an argument
