@@ -61,14 +61,24 @@ def main() -> None:
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    count = options.messages
-    values = [os.urandom(options.value_bytes) for _ in range(count)]
+    values = [os.urandom(options.value_bytes) for _ in range(options.messages)]
+    print(f"million messages/s, {options.value_bytes} bytes, one partition, one node")
+    for flush, name in (("sync", "synced"), ("os", "OS-buffered")):
+        for what, found in measure(values, flush, options.rounds).items():
+            print(f"{name}, {what:26}{statistics.median(found):8.2f}", flush=True)
+
+
+def measure(values: list[bytes], flush: str, rounds: int) -> dict[str, list[float]]:
+    count = len(values)
     table = pa.table({"value": values})
     rates: dict[str, list[float]] = {}
-    with sapwood.Cluster() as cluster, BulkClient(cluster.bootstrap) as client:
+    with (
+        sapwood.Cluster(config={"log.flush": flush}) as cluster,
+        BulkClient(cluster.bootstrap) as client,
+    ):
         address = cluster.bootstrap
         client.produce_arrow("warm-up", table.slice(0, 1000))
-        for number in range(options.rounds):
+        for number in range(rounds):
             arrow, confluent = f"arrow-{number}", f"confluent-{number}"
             cluster.create_topics({arrow: 1, confluent: 1})
             for what, work in {
@@ -82,9 +92,7 @@ def main() -> None:
                 "consume, Arrow": lambda topic=arrow: fetch(client, topic, count),
             }.items():
                 rates.setdefault(what, []).append(rate(work, count))
-    print(f"million messages/s, {options.value_bytes} bytes, one partition, one node, synced")
-    for what, found in rates.items():
-        print(f"{what:26}{statistics.median(found):8.2f}", flush=True)
+    return rates
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""`python -m compat`: kafka-python's own suite against a node; `python -m compat java`: Kafka's."""
+"""`python -m compat`: kafka-python's own suite against a node.
+
+`python -m compat java`: Kafka's own clients and tools; `python -m compat spark`: Spark's connector.
+"""
 
 import sys
 
@@ -8,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 import sapwood
+from compat.connector import spark
 from compat.report import java
 from compat.suite import Expectations, Outcome, SuiteFailed, expectations, fetch, run
 
@@ -16,9 +20,10 @@ COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}
 
 @click.group(invoke_without_command=True)
 @click.option("--bootstrap", metavar="HOST:PORT", help="A broker that runs already.  [a new node]")
+@click.option("--edge", is_flag=True, help="Through an edge of a new node.")
 @click.option("-k", "only", metavar="EXPRESSION", help="Only the tests that match, as in pytest.")
 @click.pass_context
-def main(context: click.Context, bootstrap: str | None, only: str | None) -> None:
+def main(context: click.Context, bootstrap: str | None, edge: bool, only: str | None) -> None:
     """Run kafka-python's integration suite and compare with what is expected."""
     if context.invoked_subcommand is not None:
         return
@@ -29,8 +34,9 @@ def main(context: click.Context, bootstrap: str | None, only: str | None) -> Non
             outcomes = run(root, bootstrap, expected, only)
         else:
             config = {"num_partitions": 4, "auto_create_topics": True}
-            with sapwood.Cluster(config=config) as cluster:
-                outcomes = run(root, cluster.bootstrap, expected, only)
+            with sapwood.Cluster(config=config, edges=int(edge)) as cluster:
+                at = cluster.edge_address() if edge else cluster.bootstrap
+                outcomes = run(root, at, expected, only)
     except SuiteFailed as error:
         raise click.ClickException(str(error)) from error
     surprises = show(outcomes, expected)
@@ -71,6 +77,7 @@ def short(test: str) -> str:
 
 
 main.add_command(java)
+main.add_command(spark)
 
 if __name__ == "__main__":
     main()

@@ -34,7 +34,7 @@ POM = """\
 
 DEPENDENCY = """\
     <dependency>
-      <groupId>org.apache.kafka</groupId>
+      <groupId>{group}</groupId>
       <artifactId>{artifact}</artifactId>
       <version>{version}</version>
     </dependency>"""
@@ -64,19 +64,26 @@ def cache_directory() -> Path:
     return Path(base) / "sapwood" / "bench" / f"kafka-{VERSION}"
 
 
-def fetch_jars(directory: Path, artifacts: Sequence[str] = ("kafka_2.13",)) -> Path:
-    """The folder of Kafka's jars and all that they need; fetched if it isn't in `directory`."""
+def fetch_jars(
+    directory: Path,
+    artifacts: Sequence[str] = ("kafka_2.13",),
+    group: str = "org.apache.kafka",
+    version: str = VERSION,
+) -> Path:
+    """The folder of these jars and all that they need; fetched if it isn't in `directory`."""
     jars = directory / "jars"
     if jars.exists():
         return jars
     directory.mkdir(parents=True, exist_ok=True)
-    dependencies = (DEPENDENCY.format(artifact=it, version=VERSION) for it in artifacts)
+    dependencies = (
+        DEPENDENCY.format(group=group, artifact=it, version=version) for it in artifacts
+    )
     (directory / "pom.xml").write_text(POM.format(dependencies="\n".join(dependencies)))
     arriving = directory / "arriving"
     command = ["mvn", "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={arriving}"]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise PeerFailed(f"mvn couldn't fetch Kafka's jars: {done.stdout.strip()[-500:]}")
+        raise PeerFailed(f"mvn couldn't fetch the jars of {group}: {done.stdout.strip()[-500:]}")
     arriving.rename(jars)
     return jars
 

@@ -37,7 +37,8 @@ class Sapwood(Peer):
             self._start_nodes(directory, ports)
         else:
             self._directory = directory
-            self._run("up", "--nodes", "1", "--port", str(ports[0]), "--detach")
+            gateway = ("--rest-port", "0", "--lines-port", "0")
+            self._run("up", "--nodes", "1", "--port", str(ports[0]), *gateway, "--detach")
         return started
 
     def roots(self) -> list[int]:
