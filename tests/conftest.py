@@ -1,12 +1,18 @@
 """Fixtures for tests that talk to a running node."""
 
+from __future__ import annotations
+
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import sapwood
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,6 +21,63 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="HOST:PORT",
         help="run the judges against this broker; with Apache Kafka this judges the judges",
     )
+
+
+ONE_SPARK = (
+    "tests/spark/test_archiving.py",
+    "tests/spark/test_audit.py",
+    "tests/spark/test_bad_input.py",
+    "tests/spark/test_pipelines_frames.py",
+    "tests/spark/test_rollup.py",
+    "tests/requirements/test_p",
+)
+"""Files whose tests share a Spark, or start one: in one process, so that they don't do it at once.
+
+Spark keeps two cores busy while it starts; other tests mostly wait.
+"""
+
+LONGEST = (
+    *ONE_SPARK,
+    "tests/faults/test_churn.py",
+    "tests/sim/test_groups.py",
+    "tests/replica/test_peers.py",
+    "tests/chaos/test_runs.py",
+    "tests/requirements/test_d7_misbehaving_clients.py",
+    "tests/requirements/test_k4_newer_groups.py",
+    "tests/replica/test_peer_loss.py",
+    "tests/node/test_run.py",
+    "tests/cli/test_up.py",
+    "tests/cli/test_up_three.py",
+    "tests/faults/test_every_api.py",
+)
+"""They come first when tests run side by side: no worker is to be left with one at the end."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    starts = enumerate(LONGEST)
+    return next((rank for rank, it in starts if item.nodeid.startswith(it)), len(LONGEST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A worker takes whole files, and at once all that share a Spark, which is slow to start."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(ONE_SPARK):
+                return "tests with a Spark"
+            scope: str = super()._split_scope(nodeid)
+            return scope
+
+    return Scheduling(config, log)
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
@@ -33,6 +96,16 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     if given := request.config.getoption("--bootstrap"):
         return str(given)
     return str(request.getfixturevalue("sapwood").bootstrap)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Real Spark on two threads. It isn't told about Sapwood: it has to find it by itself."""
+    from tests.spark.session import quick_session
+
+    session = quick_session("tests", tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 import sapwood
 from chaos.direct import Direct
 from sapwood.client import KafkaClient, KafkaError
+from sapwood.client.admin import NewTopic
 from sapwood.client.offsets import EARLIEST
 from sapwood.node import identity
 from sapwood.node.asking import NoAnswer
@@ -97,6 +98,22 @@ def test_another_node_leads_when_the_leader_is_away_and_nothing_is_lost(
     getattr(three, how)(old)
     new = moved_leader(three, topic, old)
     first, *others = write_meanwhile(three.address(new), topic, b"meanwhile")
+    assert first == b"before"
+    assert set(others) == {b"meanwhile"}
+
+
+def test_a_topic_that_leaves_syncing_to_the_system_is_replicated_and_outlives_its_leader(
+    three: sapwood.Cluster, topic: str
+) -> None:
+    buffered = f"{topic}-buffered"
+    with KafkaClient(three.bootstrap) as client:
+        client.create_topics([NewTopic(buffered, 1, configs={"flush": "os"})])
+    three.wait_healthy()
+    write(three.bootstrap, buffered, b"before")
+    old = three.leader(buffered)
+    three.kill(old)
+    new = moved_leader(three, buffered, old)
+    first, *others = write_meanwhile(three.address(new), buffered, b"meanwhile")
     assert first == b"before"
     assert set(others) == {b"meanwhile"}
 

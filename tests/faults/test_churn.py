@@ -1,8 +1,11 @@
 from pathlib import Path
 
+import pytest
+
 from tests.faults import churn
 
 
+@pytest.mark.timeout(600)
 def test_groups_of_every_kind_process_everything_while_members_and_nodes_come_and_go(
     tmp_path: Path,
 ) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 import sapwood
+from sapwood.server.gate import is_public
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import decode_response
 from sapwood.wire.frames import decode_response_header
@@ -50,8 +51,8 @@ class Victim:
         self.served = {
             it.api_key: range(it.min_version, it.max_version + 1)
             for it in decode_response(API_VERSIONS, 0, answer, 4).api_keys
+            if is_public(it.api_key)
         }
-        self.served[Api.NODE_STATUS] = range(1)  # private, so not advertised
 
     def unforeseen(self) -> str:
         """What the node's log says, since this was last asked, of failures that nobody foresaw."""

@@ -111,8 +111,14 @@ def aiokafka(bootstrap: str, group: str, topic: str, **settings: str) -> None:
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
     from aiokafka.errors import KafkaError
 
+    committing: list[asyncio.Task[None]] = []
+
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_revoked(self, revoked: Any) -> None:
+            # While `commit` tries again it takes the generation anew, and not the positions: after
+            # the rebalance it may put a position back that another member has moved on meanwhile.
+            for each in committing:
+                each.cancel()
             say(revoked=[it.partition for it in revoked])
 
         def on_partitions_assigned(self, assigned: Any) -> None:
@@ -139,10 +145,13 @@ def aiokafka(bootstrap: str, group: str, topic: str, **settings: str) -> None:
                 got = [[it.partition, it.offset] for some in records.values() for it in some]
                 if got:
                     say(got=got)
+                    committing[:] = [asyncio.create_task(consumer.commit())]
                     try:
-                        await consumer.commit()
+                        await committing[0]
                     except KafkaError as error:
                         say(refused=str(error))
+                    except asyncio.CancelledError:
+                        say(refused="the partitions were revoked")
         finally:
             await consumer.stop()
 

@@ -50,6 +50,10 @@ class Member:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def leave(self) -> None:
         self._end(signal.SIGTERM)
 
@@ -81,6 +85,12 @@ class Members:
         self.all += started
         self.alive += started
         return started
+
+    def bury(self) -> int:
+        """Forget those who have ended by themselves, and say how many."""
+        ended = [member for member in self.alive if member.has_ended]
+        self.alive = [member for member in self.alive if member not in ended]
+        return len(ended)
 
     def kill(self, member: Member) -> None:
         self.alive.remove(member)

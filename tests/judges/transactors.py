@@ -69,6 +69,11 @@ class ConfluentTransactor:
             self._producer.flush(TIMEOUT_S)
         except confluent_kafka.KafkaException as error:
             raise FencedError(str(error)) from None
+        except SystemError as error:
+            # It may have its fatal error in hand already when it calls back.
+            if not isinstance(error.__cause__, confluent_kafka.KafkaException):
+                raise
+            raise FencedError(str(error.__cause__)) from None
         if failed:
             raise FencedError(str(failed[0]))
 

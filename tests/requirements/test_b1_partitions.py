@@ -1,9 +1,9 @@
-"""B1: a topic is split into partitions that brokers serve in parallel.
+"""B1: a topic is split into partitions that brokers serve in parallel."""
 
-The round-robin of keyless messages through REST comes with the REST server.
-"""
+import pytest
 
 import sapwood
+from tests.gateway.rest import Gateway, ok
 from tests.helpers import unique
 from tests.judges.confluent import Confluent
 from tests.judges.judge import Message
@@ -36,3 +36,14 @@ def test_b1_an_operator_may_set_another_default(tmp_path: object) -> None:
         judge = Confluent(cluster.bootstrap)
         judge.create_topic("b1", partitions=-1)
         assert len(judge.describe_topics()["b1"].leaders) == 4
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 7])
+def test_b1_through_rest_keyless_messages_go_round(partitions: int, bootstrap: str) -> None:
+    topic = unique("b1-rest")
+    with Gateway(bootstrap) as gateway:
+        ok(gateway.post("/topics", topic=topic, partitions=partitions), 201)
+        gateway.produce(topic, *map(str, range(20)))
+        sizes = [it["size"] for it in ok(gateway.get("/size", topic=topic))["partitions"]]
+    assert (len(sizes), sum(sizes)) == (partitions, 20)
+    assert max(sizes) - min(sizes) <= 1

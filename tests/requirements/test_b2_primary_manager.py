@@ -6,6 +6,7 @@ import pytest
 
 import sapwood
 from sapwood.wire.errors import ErrorCode
+from tests.gateway.rest import Gateway, ok
 from tests.requirements.manager import CONSUMER, PRODUCER, REMOVE, manager
 
 
@@ -44,6 +45,27 @@ def test_b2_producers_and_consumers_are_registered_with_the_cluster(
         assert first.register(CONSUMER, "ledger", "b2-clients", REMOVE) is ErrorCode.NONE
         for node in (first, second, third):
             assert node.clients() == (["till"], [])
+
+
+def test_b2_over_rest_a_get_at_any_node_shows_what_a_post_at_another_was_acknowledged(
+    cluster: sapwood.Cluster,
+) -> None:
+    gateways = [Gateway(cluster.address(index), node_id=index) for index in cluster.nodes]
+    try:
+        for number in range(6):
+            topic, name = f"b2-rest-{number}", f"client-{number}"
+            at = gateways[number % 3]
+            ok(at.post("/topics", topic=topic, partitions=3), 201)
+            ok(at.post("/producers", topic=topic, producer=name), 201)
+            ok(at.post("/consumers", topic=topic, consumer=name), 201)
+            for other in gateways:
+                assert ok(other.get("/topics", topic=topic))["topics"][0]["partitions"] == 3
+                for kind in ("producer", "consumer"):
+                    found = ok(other.get(f"/{kind}s"))[f"{kind}s"]
+                    assert {"topic": topic, kind: name, "partition": None} in found
+    finally:
+        for gateway in gateways:
+            gateway.stop()
 
 
 def test_b2_the_metadata_survives_the_death_of_all_managers(cluster: sapwood.Cluster) -> None:

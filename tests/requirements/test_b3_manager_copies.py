@@ -2,6 +2,7 @@
 
 import sapwood
 from sapwood.wire.errors import ErrorCode
+from tests.gateway.rest import Gateway, ok
 from tests.helpers import eventually
 from tests.requirements.manager import manager
 
@@ -24,3 +25,18 @@ def test_b3_a_copy_passes_writes_on_and_skips_a_dead_primary() -> None:
         with manager(cluster, primary) as returned:
             for index in copies:
                 eventually(lambda topic=f"b3-later-{index}": returned.replicas(topic) is not None)  # type: ignore[misc]
+
+
+def test_b3_over_rest_a_copy_answers_forwards_and_goes_on_without_the_primary() -> None:
+    with sapwood.Cluster(nodes=3) as cluster:
+        primary = cluster.status().controller
+        copy = next(index for index in cluster.nodes if index != primary)
+        with Gateway(cluster.address(copy), node_id=copy) as gateway:
+            assert ok(gateway.get("/status"))["role"] == "manager copy"
+            ok(gateway.post("/topics", topic="b3-before"), 201)
+            cluster.kill(primary)
+            ok(gateway.get("/topics", topic="b3-before"))
+            body = {"topic": "b3-after"}
+            eventually(lambda: gateway.post("/topics", **body).status_code in (201, 409), 30)
+            ok(gateway.get("/topics", topic="b3-after"))
+            assert ok(gateway.get("/status"))["controller"] != primary

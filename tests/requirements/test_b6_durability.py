@@ -1,8 +1,4 @@
-"""B6: write-ahead logging; what was acknowledged survives; the log can be read; nothing hangs.
-
-Every endpoint that exists so far is an API of the Kafka protocol; REST and faults inside handlers
-come with the REST server.
-"""
+"""B6: write-ahead logging; what was acknowledged survives; the log can be read; nothing hangs."""
 
 import asyncio
 import random
@@ -12,6 +8,7 @@ import sys
 from pathlib import Path
 
 import sapwood
+from sapwood.server.gate import FIRST_OWN_KEY, OWN_PUBLIC_KEYS
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import decode_response
 from sapwood.wire.records import encode_batch
@@ -83,6 +80,8 @@ def served_pairs(port: int) -> list[tuple[int, int]]:
         for it in decode_response(Api.API_VERSIONS, 0, answer, 4).api_keys
         for version in range(it.min_version, it.max_version + 1)
         if has_schema(it.api_key, version)
+        # What needs the cluster's secret ends a stranger's connection, by right.
+        and (it.api_key < FIRST_OWN_KEY or it.api_key in OWN_PUBLIC_KEYS)
     ]
 
 

@@ -1,4 +1,4 @@
-"""C1, the core's part: the majority's side goes on, the minority's refuses, then all agree."""
+"""C1: the majority's side goes on, the minority's refuses or queues, then all agree."""
 
 from confluent_kafka import TopicPartition
 
@@ -6,9 +6,12 @@ import sapwood
 from sapwood.wire.errors import ErrorCode
 from sapwood.wire.records import encode_batch
 from tests.faults.raw import Wire, produce
+from tests.gateway.rest import Gateway
+from tests.gateway.talk import OK, TcpTalk
 from tests.helpers import eventually, port_of
 from tests.judges.confluent import Confluent
 from tests.judges.judge import Message
+from tests.requirements.outboxes import QUEUED, join_again
 from tests.requirements.test_e1_three_replicas import replicas
 from tests.requirements.test_e8_quorum import attempt
 
@@ -67,3 +70,27 @@ def test_c1_clients_that_know_nobody_but_a_node_that_is_cut_off_come_to_the_majo
         finally:
             reader.close()
         assert read == [b"before", b"after"]
+
+
+def test_c1_an_edge_that_is_cut_off_queues_and_all_subscribers_get_the_same_sequence() -> None:
+    with (
+        sapwood.Cluster(nodes=3, edges=1, outbox=True, proxied=True, topics={"c1": 1}) as cluster,
+        Gateway(cluster.bootstrap) as above,
+        Gateway(cluster.edge_address()) as below,
+        TcpTalk(above.ready["lines"]) as at_core,
+        TcpTalk(below.ready["lines"]) as at_edge,
+        TcpTalk(below.ready["lines"]) as sender,
+    ):
+        for talk in (at_core, at_edge):
+            assert talk.say("SUBSCRIBE", topic="c1") == OK
+        assert sender.say("SEND", topic="c1", message="before") == OK
+        cluster.isolate_edge()
+        below_said = [f"below {number}" for number in range(10)]
+        above_said = [f"above {number}" for number in range(10)]
+        for one, other in zip(below_said, above_said, strict=True):
+            assert sender.say("SEND", topic="c1", message=one) == QUEUED
+            assert at_core.say("SEND", topic="c1", message=other) == OK
+        join_again(cluster)
+        assert sender.say("SEND", topic="c1", message="after") == OK
+        heard = [[it.message()["message"] for _ in range(22)] for it in (at_core, at_edge)]
+    assert heard[0] == heard[1] == ["before", *above_said, *below_said, "after"]

@@ -5,6 +5,7 @@ from sapwood.client import KafkaClient
 from sapwood.client.admin import NewTopic
 from sapwood.client.offsets import EARLIEST
 from sapwood.pytest_plugin import SharedCluster
+from tests.gateway.rest import Gateway, ok
 from tests.helpers import eventually, unique
 
 
@@ -45,3 +46,23 @@ def test_d4_what_all_have_acknowledged_goes_and_what_one_has_not_comes_again(
         message.ack()
         assert not [each for each in bob.pending(topic) if each.lag]
         eventually(lambda: start() == 10, 60)
+
+
+def test_d4_rest_shows_who_has_yet_to_acknowledge_how_much(bootstrap: str) -> None:
+    topic = unique("d4-rest")
+    with (
+        Gateway(bootstrap) as gateway,
+        sapwood.Client(bootstrap, id="alice") as alice,
+        sapwood.Client(bootstrap, id="bob") as bob,
+    ):
+        ok(gateway.post("/topics", topic=topic, partitions=1), 201)
+        for subscriber in (alice, bob):
+            subscriber.subscribe(topic)
+        ok(gateway.post("/consumers", topic=topic, consumer="carol"), 201)
+        alice.put_many(topic, ["1", "2", "3"])
+        assert len(alice.get_many(topic, 3, 30)) == 3
+        assert bob.get(topic, 30, ack="manual") is not None
+        ok(gateway.get("/consumer/consume", topic=topic, consumer="carol"))
+        ok(gateway.post("/consumer/ack", topic=topic, consumer="carol"))
+        pending = ok(gateway.get("/pending", topic=topic))["pending"]
+    assert {it["subscriber"]: it["pending"] for it in pending} == {"alice": 0, "bob": 3, "carol": 2}
