@@ -11,23 +11,29 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 NODES ?= 3
+EDGES ?= 2
+PIPELINES ?= archive rollup
 KILLS ?= 300
 GIB ?= 5
 MINUTES ?= 5
 SEEDS ?=
 TIER ?= 2
 SECONDS ?= 120
+# Tests wait for timers more than they compute: four at once keep two cores busy.
+JOBS ?= 4
 
 .PHONY: help run test lint bench compat kill9 once churn big chaos sim lock system clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-run: $(INSTALLED) ## start NODES nodes (3) in the foreground and say how to use them
-	@$(BIN)/sapwood up --nodes $(NODES)
+run: $(INSTALLED) ## start NODES nodes (3), EDGES edges (2) and PIPELINES (archive rollup) in the foreground, and say how to use them
+	@if [ -n "$${JAVA_HOME:-}" ] || command -v java >/dev/null; then pipelines="$(PIPELINES:%=--pipeline %)"; \
+	  else pipelines=; echo "without its pipelines ($(PIPELINES)): they need Java 17 or newer, which make system installs where there is apt"; fi; \
+	  exec $(BIN)/sapwood up --nodes $(NODES) --edges $(EDGES) $$pipelines
 
-test: $(INSTALLED) system lint ## lint, types and every test
-	$(BIN)/python -m pytest
+test: $(INSTALLED) system lint ## lint, types and every test, JOBS (4) at once
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 lint: $(INSTALLED) ## style, format, types and the rules of the house
 	$(BIN)/ruff check .
@@ -38,9 +44,11 @@ lint: $(INSTALLED) ## style, format, types and the rules of the house
 bench: $(INSTALLED) ## compare with the other brokers that can be had here
 	$(BIN)/python -m bench
 
-compat: $(INSTALLED) ## run kafka-python's own suite, and Kafka's Java clients and tools, against a node
+compat: $(INSTALLED) ## kafka-python's own suite against a node and an edge, Kafka's Java clients and tools, Spark's connector
 	$(BIN)/python -m compat
-	@if command -v javac >/dev/null && command -v mvn >/dev/null; then $(BIN)/python -m compat java; \
+	$(BIN)/python -m compat --edge
+	@if command -v javac >/dev/null && command -v mvn >/dev/null; then \
+	    $(BIN)/python -m compat java && $(BIN)/python -m compat spark; \
 	  else echo "the Java part was left out: it needs a JDK and Maven (Debian: default-jdk-headless, maven)"; fi
 
 kill9: $(INSTALLED) ## kill -9 under load, KILLS times (300)
@@ -56,19 +64,21 @@ big: $(INSTALLED) ## write GIB GiB (5), show memory and the time of a restart af
 	$(BIN)/python -m tests.faults.big --gib $(GIB)
 
 chaos: $(INSTALLED) system ## faults on a real cluster under load, for MINUTES minutes (5)
-	$(BIN)/python -m chaos run --minutes $(MINUTES)
+	$(BIN)/python -m chaos run --minutes $(MINUTES) --audit
+	$(BIN)/python -m chaos spark-once
+	$(BIN)/python -m chaos archive-once
 
 # How many seeds and minutes suit a tier, the simulator knows itself.
 sim: MINUTES :=
-sim: $(INSTALLED) ## simulate SEEDS seeds of TIER (1: consensus, 2: whole nodes; 2), each with MINUTES of faults
-	$(BIN)/python -m sim --tier $(TIER) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES))
+sim: $(INSTALLED) ## simulate SEEDS seeds of TIER (1: consensus, or RULES=tree; 2: whole nodes; 2), each with MINUTES of faults
+	$(BIN)/python -m sim --tier $(TIER) $(if $(RULES),--rules $(RULES)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --extra spark --universal --python-version 3.11 --upgrade \
 	  --generate-hashes --no-header --no-annotate --quiet -o requirements.lock
 
-# What tests need that no Python package brings along: a Kafka client, and Java for Spark.
-system:
+# What no Python package brings along: for tests a Kafka client, and Java for Spark.
+system: ## install what tests and pipelines need besides Python, where there is apt
 	@$(call need,kcat,kcat,its tests,kcat)
 	@$(call need,java,openjdk-17-jre-headless,those of Spark,openjdk@17)
 
