@@ -131,6 +131,19 @@ def test_a_process_that_has_not_heard_of_the_end_of_its_subscription_leaves_noth
     assert driven.listed() == []
 
 
+def test_a_durable_subscription_can_begin_while_a_process_of_its_id_is_there(
+    driven: Driven,
+) -> None:
+    """One that has not heard of the end of the subscription before, say."""
+    for group in ("g", "orders␟alice"):
+        beat(driven, group=group)
+    assert driven.commit(5, group="g", metadata="subscribed") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driven.commit(5, group="orders␟alice") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert driven.commit(5, group="orders␟alice", metadata="subscribed") is ErrorCode.NONE
+    assert driven.commit(9, group="orders␟alice", metadata="subscribed") is ErrorCode.NONE
+    assert driven.fetch("orders␟alice") == 5
+
+
 def test_only_a_durable_subscription_begins_with_a_position_that_gives_way(driven: Driven) -> None:
     for group, kept in (("g", 9), ("orders␟alice", 5)):
         driven.commit(5, group=group, metadata="subscribed")

@@ -143,6 +143,8 @@ class FaultyDisk:
         self.directories: set[str] = set()
         self.capacity: int | None = None
         self.fails_sync: Callable[[str], bool] = lambda path: False
+        """Of a file or a directory."""
+        self.fails_open: Callable[[str], bool] = lambda path: False
         self.steps = 0
         self.crash_at: int | None = None
         self.crashed = False
@@ -218,6 +220,8 @@ class FaultyDisk:
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> FaultyFile:
         self.check_alive()
+        if self.fails_open(path):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
         if path not in self.live:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -259,6 +263,8 @@ class FaultyDisk:
         def is_inside(change: dict[str, Inode | None]) -> bool:
             return any(os.path.dirname(path) == directory for path in change)
 
+        if self.fails_sync(directory):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), directory)
         self.step(lambda: self._persist_links(is_inside))
 
     def _persist_links(self, wanted: Callable[[dict[str, Inode | None]], bool]) -> None:

@@ -106,6 +106,37 @@ def test_a_failed_sync_is_told_to_everybody_and_never_retried() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("step", ["sync of the directory", "opening"])
+def test_a_journal_that_was_replaced_but_not_to_the_end_takes_nothing_more(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that it had open has no name any more: what is written there is on no disk."""
+    monkeypatch.setattr(journal, "_COMPACT_BYTES", 500)
+
+    async def scenario() -> None:
+        disk = fresh()
+        it = Journal.open(disk, PATH)
+        if step == "opening":
+            disk.fails_open = lambda path: path == PATH
+        else:
+            disk.fails_sync = lambda path: path == "/node"
+        flushed, failure = 0, None
+        while failure is None:
+            it.put(b"key", b"%d" % (flushed + 1))
+            (failure,) = await asyncio.gather(it.flush(), return_exceptions=True)
+            flushed += failure is None
+        assert isinstance(failure, SyncFailed)
+        disk.fails_open = disk.fails_sync = lambda path: False
+        it.put(b"later", b"1")
+        with pytest.raises(SyncFailed):
+            await it.flush()
+        for seed in range(10):
+            found = Journal.open(disk.after_crash(random.Random(seed)), PATH).get(b"key")
+            assert int(found or 0) in (flushed, flushed + 1)
+
+    run(scenario())
+
+
 def test_a_full_disk_fails_the_flush_and_the_next_one_writes_everything() -> None:
     async def scenario() -> None:
         disk = fresh()
@@ -174,16 +205,35 @@ def test_damage_before_a_good_frame_is_corruption_and_nothing_is_changed() -> No
     run(scenario())
 
 
-def test_damage_to_the_last_frame_is_a_torn_write_and_is_cut_off() -> None:
+def test_a_last_frame_whose_end_is_missing_is_a_torn_write_and_is_cut_off() -> None:
     async def scenario() -> None:
-        for position in range(3):
+        for kept in range(0, 24, 3):
             disk, ends = await journal_of(5)
-            disk.flip(PATH, ends[3] + 5 * position)
+            for content in (disk.live[PATH].live, disk.live[PATH].durable):
+                content[ends[3] + kept :] = bytes(len(content) - ends[3] - kept)
             it = Journal.open(disk, PATH)
             assert len(it.items()) == 4
             it.put(b"next", b"1")
             await it.flush()
             assert len(Journal.open(disk, PATH).items()) == 5
+
+    run(scenario())
+
+
+def test_a_last_frame_that_has_changed_is_corruption() -> None:
+    """It may be a vote that others count on."""
+
+    async def scenario() -> None:
+        disk, ends = await journal_of(5)
+        length = range(ends[3] + 4, ends[3] + 8)
+        for position in range(ends[3], ends[4]):
+            if position in length:
+                continue  # one that says it is longer looks cut short
+            disk.flip(PATH, position)
+            with pytest.raises(JournalCorrupt):
+                Journal.open(disk, PATH)
+            disk.flip(PATH, position)
+        assert len(Journal.open(disk, PATH).items()) == 5
 
     run(scenario())
 

@@ -104,3 +104,16 @@ def fetched(leader: Log, follower: Log, max_bytes: int = 500) -> int:
 
 def starts(log: Log) -> list[tuple[int, int]]:
     return log._files.ledger.epochs.starts
+
+
+def first_at(log: Log, timestamp: int, limit: int) -> tuple[int, int] | None:
+    found = log.offset_for_timestamp(timestamp, limit)
+    while isinstance(found, int):
+        found = log.offset_for_timestamp(timestamp, limit, found)
+    return found
+
+
+def newest(log: Log, limit: int) -> tuple[int, int] | None:
+    """The first record with the largest timestamp."""
+    largest = log.largest_timestamp(limit)
+    return None if largest < 0 else first_at(log, largest, limit)

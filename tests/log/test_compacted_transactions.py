@@ -15,7 +15,7 @@ from sapwood.log import Log, snapshot
 from sapwood.log.compact import run_in_helper
 from sapwood.wire.batch import BatchHeader, read_header
 from tests.disk.faulty import Crashed, FaultyDisk
-from tests.log.batches import fetched, fill, opened, put, read_all, record
+from tests.log.batches import fetched, fill, first_at, opened, put, read_all, record
 from tests.log.committed import end, read_committed
 from tests.log.test_compaction import COMPACTED, inline
 
@@ -143,7 +143,7 @@ def test_what_is_known_of_producers_is_known_to_whoever_reads_the_compacted_log(
             assert (producer.epoch, producer.coordinator_epoch) == (4, 2)
             assert it.last_stable_offset(it.end_offset) == it.end_offset
             # By time it isn't found, and nothing is in its way.
-            assert it.offset_for_timestamp(0, 6) == (5, 0)
+            assert first_at(it, 0, 6) == (5, 0)
         # Once nobody needs it, it goes.
         log.producers.expire(1 << 60)
         for _ in range(2):

@@ -318,6 +318,22 @@ def test_a_helper_process_does_the_work(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_the_helper_process_may_leave_a_thousand_segments_and_more(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = Log.open(OsDisk(), str(tmp_path), LogConfig(), durable_end=0, clean=True, now_ms=0)
+        now_ms = 1_700_000_000_000
+        for n in range(1500):
+            put(log, [record(b"value", b"key%d" % n, now_ms + n)], hlc=(now_ms + n) << 16)
+        await log.sync()
+        whole = Source(0, log.size_bytes)
+        log.close()
+        plan = CompactionPlan(str(tmp_path), (whole,), 0, 0, 1500, 0, 0, 1, 100)
+        cleaned = await run_in_helper(plan)
+        assert [base for base, _ in cleaned.segments] == [*range(1500)]
+
+    asyncio.run(scenario())
+
+
 def test_the_helper_process_reports_damage_and_failure(tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = OsDisk()

@@ -20,7 +20,7 @@ from sapwood.log import (
 from sapwood.wire.batch import read_header
 from sapwood.wire.records import encode_batch
 from tests.disk.faulty import FaultyDisk
-from tests.log.batches import DIRECTORY, fill, offsets, opened, put, read_all, record
+from tests.log.batches import DIRECTORY, fill, newest, offsets, opened, put, read_all, record
 
 SMALL = LogConfig(segment_bytes=1000)
 
@@ -40,7 +40,7 @@ def test_a_new_log_is_empty_and_starts_at_zero() -> None:
     assert (log.start_offset, log.end_offset, log.durable_end, log.size_bytes) == (0, 0, 0, 0)
     assert log.read(0, 1000, 0) == []
     assert (log.last_epoch, log.last_hlc) == (-1, 0)
-    assert log.max_timestamp(0) is None
+    assert newest(log, 0) is None
 
 
 def test_batches_come_back_as_they_were_with_their_append_time() -> None:

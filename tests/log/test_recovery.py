@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from sapwood.disk import OsDisk
 from sapwood.log import CorruptLog, Log, LogConfig, segment, snapshot
-from sapwood.log.entry import HEADER_SIZE, encode_markers
+from sapwood.log.entry import HEADER_SIZE, HEADERS_SIZE, encode_markers
 from sapwood.wire.batch import BatchHeader, read_header
 from sapwood.wire.records import encode_batch
-from tests.disk.faulty import FaultyDisk
-from tests.log.batches import DIRECTORY, fill, offsets, opened, put, read_all, record
+from tests.disk.faulty import SECTOR, FaultyDisk
+from tests.log.batches import DIRECTORY, fill, first_at, offsets, opened, put, read_all, record
 
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=300)
 
@@ -51,6 +51,16 @@ def entry_positions(disk: FaultyDisk, file: str) -> list[int]:
         positions.append(position)
         position += HEADER_SIZE + read_header(data, position + HEADER_SIZE).size
     return positions
+
+
+def tear(disk: FaultyDisk, file: str, position: int) -> None:
+    """Of the entry there the second sector is missing, or what follows its header."""
+    start = max((position // SECTOR + 1) * SECTOR, position + HEADER_SIZE)
+    end = position + HEADER_SIZE + read_header(disk.contents()[file], position + HEADER_SIZE).size
+    start = start if start < end else position + HEADER_SIZE
+    content = disk.live[file]
+    for data in (content.live, content.durable):
+        data[start : min(end, start + SECTOR)] = bytes(min(end, start + SECTOR) - start)
 
 
 def test_an_unclean_stop_loses_nothing_that_is_in_the_files() -> None:
@@ -113,8 +123,7 @@ def test_what_is_not_damaged_can_still_be_read() -> None:
 def test_a_torn_tail_above_the_durable_end_is_cut_off() -> None:
     disk = made()
     last = logs(disk)[-1]
-    position = entry_positions(disk, last)[-2]
-    disk.flip(last, position + 100)
+    tear(disk, last, entry_positions(disk, last)[-2])
     log = opened(disk, SMALL, durable_end=35)
     assert offsets(log) == list(range(38))
     assert disk.live[last].durable == disk.live[last].live
@@ -122,10 +131,33 @@ def test_a_torn_tail_above_the_durable_end_is_cut_off() -> None:
     assert offsets(log) == list(range(40))
 
 
+@pytest.mark.parametrize("byte", [0, 5, 40, HEADERS_SIZE, 600, 1200])
+def test_what_was_written_as_a_whole_and_changed_later_is_not_taken_for_torn(byte: int) -> None:
+    """It may have been acknowledged: to cut it off would be to forget it."""
+
+    async def scenario() -> None:
+        disk = FaultyDisk()
+        log = opened(disk)
+        for value in (b"a", b"b"):
+            put(log, [record(value * 1200, at=0)])
+        await log.sync()
+        position = entry_positions(disk, path(0))[1]
+        disk.flip(path(0), position + byte)
+        before = bytes(disk.live[path(0)].live)
+        with pytest.raises(CorruptLog):
+            opened(disk, durable_end=0)
+        assert disk.live[path(0)].live == before
+        disk.flip(path(0), position + byte)
+        tear(disk, path(0), position)
+        assert opened(disk, durable_end=0).end_offset == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_torn_segment_takes_all_later_ones_with_it() -> None:
     disk = made()
     files = logs(disk)
-    disk.flip(files[1], entry_positions(disk, files[1])[3])
+    tear(disk, files[1], entry_positions(disk, files[1])[3])
     survivors = int(files[1][-24:-4]) + 3
     log = opened(disk, SMALL, durable_end=survivors - 1)
     assert offsets(log) == list(range(survivors))
@@ -224,7 +256,7 @@ def test_damaged_indexes_and_snapshots_are_made_anew(suffix: str, kind: str) -> 
             again = opened(disk, SMALL, durable_end=40)
             assert offsets(again) == list(range(40))
             assert [again.read(offset, 1, 40) for offset in (0, 21, 39)]
-            assert again.offset_for_timestamp(23, 40) == (23, 23)
+            assert first_at(again, 23, 40) == (23, 23)
             assert again.offset_for_hlc(24) == 23
             assert last is not None
             assert again.producers.check(last, 0) == last.base_offset
@@ -240,7 +272,7 @@ def test_an_index_damaged_while_the_log_is_open_is_made_anew() -> None:
     for file in [it for it in disk.contents() if it.endswith(".index")]:
         disk.flip(file, 60)
     assert offsets(log) == list(range(100))
-    assert log.offset_for_timestamp(50, 100) == (50, 50)
+    assert first_at(log, 50, 100) == (50, 50)
 
 
 def test_a_stale_index_is_recognised_by_the_entry_it_points_to() -> None:

@@ -12,7 +12,7 @@ from sapwood.log.ledger import KEPT_VOTERS
 from sapwood.wire.batch import read_header
 from sapwood.wire.records import decode_batch
 from tests.disk.faulty import FaultyDisk
-from tests.log.batches import DIRECTORY, fetched, offsets, opened, put, record
+from tests.log.batches import DIRECTORY, fetched, first_at, newest, offsets, opened, put, record
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
@@ -56,8 +56,8 @@ def test_a_control_record_takes_an_offset_and_is_a_batch_that_clients_know() -> 
     assert decode_batch(batch)[0][2:4] == (b"\0\0\0\6", b"us")
     assert log.voters == [(2, b"us")]
     # Without a time of its own it is nothing that a search by time could find.
-    assert log.offset_for_timestamp(0, 3) == (0, 0)
-    assert log.max_timestamp(3) == (0, 0)
+    assert first_at(log, 0, 3) == (0, 0)
+    assert newest(log, 3) == (0, 0)
 
 
 def test_other_control_records_say_nothing_about_voters() -> None:

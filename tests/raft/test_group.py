@@ -43,6 +43,7 @@ THREE_VOTERS = (ZERO, ONE, TWO)
 @dataclass
 class Heard(Contact):
     heard_at: float = 0.0
+    promised: int = -1
 
 
 def group_of(
@@ -428,6 +429,46 @@ def test_a_replica_that_catches_up_slowly_does_not_keep_up() -> None:
     assert progress.keeps_up(100_000, since=0.0)
 
 
+# -- without a majority
+
+
+def test_a_voter_speaks_for_a_minority_only_while_nobody_else_is_there_to_elect() -> None:
+    group, _ = group_of()
+    assert group.speaks_for_minority(5.0)
+    group.vote_asked(6.0, Vote(0, ONE, START, pre=True))
+    assert not group.speaks_for_minority(6.1), "one of the two is about to lead"
+    heard_until = 6.0 + Timing().attempts_s
+    assert not group.speaks_for_minority(heard_until - 0.1)
+    assert group.speaks_for_minority(heard_until + 0.1)
+    group.vote_answered(20.0, VoteAnswer(0, TWO, granted=False, pre=True))
+    assert not group.speaks_for_minority(20.1)
+
+
+def test_of_a_minority_only_the_first_speaks() -> None:
+    voters = tuple(Voter(node, 0) for node in range(5))
+    for me, other, speaks in ((ONE, TWO, True), (TWO, ONE, False)):
+        group, _ = group_of(me, voters)
+        group.vote_asked(5.0, Vote(0, other, START, pre=True))
+        assert group.speaks_for_minority(5.1) is speaks
+
+
+def test_whoever_has_no_vote_neither_speaks_for_a_minority_nor_counts_in_one() -> None:
+    wiped = Voter(1, 1)
+    group, _ = group_of(wiped)
+    assert not group.speaks_for_minority(5.0)
+    group, _ = group_of()
+    group.vote_asked(5.0, Vote(0, wiped, START, pre=True))
+    assert group.speaks_for_minority(5.1), "with it nobody can be elected"
+
+
+def test_who_took_part_in_an_election_that_is_over_no_longer_counts() -> None:
+    group, _ = group_of()
+    group.vote_asked(5.0, Vote(0, ONE, START, pre=True))
+    group.announced(5.1, 1, 1)
+    group.leader_lost(5.2)
+    assert group.speaks_for_minority(5.3)
+
+
 # -- following
 
 
@@ -465,3 +506,40 @@ def test_an_order_to_cut_that_comes_late_cuts_nothing_of_the_leaders_epoch() -> 
     log = log_of(1, 4)
     follower(log).diverged(1, 1)
     assert log.position == Position(4, 2)
+
+
+# -- closed times
+
+
+def test_a_time_is_agreed_on_once_a_majority_has_promised_it_and_the_epoch_is_committed() -> None:
+    group, log = leader_of_three()
+    contact = Heard(promised=70)
+    group.fetched(ONE, group.term, log.position, log.position, 0, contact, 0.0)
+    assert group.agreed_time(100) == -1, "what lies below its own epoch may yet be committed"
+    group.synced(log.position)
+    assert group.agreed_time(100) == 70
+    contact.promised = 90
+    assert (group.agreed_time(100), group.agreed_time(80)) == (90, 80)
+    group.fetched(TWO, group.term, log.position, log.position, 0, Heard(promised=95), 0.0)
+    assert (group.agreed_time(100), group.agreed_time(50)) == (95, 90)
+
+
+def test_who_follows_no_more_or_is_no_voter_has_promised_nothing() -> None:
+    group, log = leader_of_three()
+    group.synced(log.position)
+    for replica in (ONE, Voter(2, 7)):
+        contact = Heard(promised=70)
+        group.fetched(replica, group.term, log.position, log.position, 0, contact, 0.0)
+    assert group.agreed_time(100) == 70
+    group.fell_behind(ONE)
+    assert group.agreed_time(100) == -1, "what its node says may come after it has voted"
+    group.fetched(ONE, group.term, log.position, log.position, 0, Heard(promised=70), 0.0)
+    group.forget(ONE)
+    assert group.agreed_time(100) == -1
+
+
+def test_a_single_voter_agrees_with_itself() -> None:
+    group, log = group_of(voters=(ZERO,))
+    group.tick(0.0)
+    group.synced(log.position)
+    assert group.agreed_time(100) == 100

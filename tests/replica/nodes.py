@@ -51,7 +51,7 @@ def connections(server: Server) -> int:
 class Cluster:
     """Node 1's Peers, and the servers of the nodes that it may reach."""
 
-    def __init__(self, secret: bytes = SECRET) -> None:
+    def __init__(self, secret: bytes = SECRET, **options: Any) -> None:
         self.addresses: dict[int, tuple[str, int]] = {}
         self.servers: dict[int, Server] = {}
         self.told: list[str] = []
@@ -60,9 +60,8 @@ class Cluster:
             secret,
             self.addresses.get,
             on_connected=lambda node: self.told.append(f"{node} connected"),
-            on_lost=lambda node, refused: self.told.append(
-                f"{node} {'gone' if refused else 'lost'}"
-            ),
+            on_lost=lambda node, gone: self.told.append(f"{node} {'gone' if gone else 'lost'}"),
+            **options,
         )
 
     async def serve(
@@ -101,8 +100,8 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def cluster(secret: bytes = SECRET) -> AsyncIterator[Cluster]:
-    made = Cluster(secret)
+async def cluster(secret: bytes = SECRET, **options: Any) -> AsyncIterator[Cluster]:
+    made = Cluster(secret, **options)
     try:
         yield made
     finally:

@@ -4,8 +4,9 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-from sapwood.disk import OsDisk
-from sapwood.replica import Plan, Replicas, Voter
+from sapwood.disk import File, OsDisk
+from sapwood.raft import Group, Timing
+from sapwood.replica import PeerUnreachable, Plan, Replicas, Voter
 from sapwood.replica.asking import MOST_GROUPS
 from sapwood.replica.patience import FORGOTTEN_S, LONGEST, Patience
 from sapwood.wire.apis import Api
@@ -39,6 +40,97 @@ class Silent:
         for _, _, answer in self.asked:
             if not answer.done():
                 answer.set_result(Struct(hlc=0, groups=[]))
+
+
+class SlowJournal(OsDisk):
+    """Whose sync of the journal ends when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: asyncio.Future[None] | None = None
+
+    def sync(self, file: File) -> asyncio.Future[None]:
+        if not file.path.endswith("journal"):
+            return super().sync(file)
+        self.under_way = asyncio.get_running_loop().create_future()
+        return self.under_way
+
+    def release(self) -> None:
+        if self.under_way is not None and not self.under_way.done():
+            self.under_way.set_result(None)
+
+
+class Told:
+    """Other nodes that note which epochs they hear of."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.epochs: list[int] = []
+
+    async def request(
+        self, node: int, api: Api, message: Struct, *, timeout_s: float, data: bool = False
+    ) -> Struct:
+        assert api is Api.ANNOUNCE
+        self.messages += 1
+        self.epochs += [it.epoch for it in message.leaders]
+        return Struct(hlc=0)
+
+
+@on_a_loop
+async def test_nobody_hears_of_a_leader_whose_term_is_not_on_disk(tmp_path: Path) -> None:
+    """A single voter leads without a question to anybody. After a power cut it could lead in the
+    same term again, with other records where those who heard of it already have some."""
+    peers, disk = Told(), SlowJournal()
+    replicas = Replicas(disk, str(tmp_path), lambda: NOW_MS, me=VOTERS[0], peers=peers)
+    replicas.exchange.set_members([0, 1])
+    await eventually_on_loop(lambda: peers.messages == 1)
+    partition = replicas.open(Plan("t", TOPIC_ID, 0, settings(), VOTERS[:1], (0, 1)))
+    assert partition is not None
+    await eventually_on_loop(lambda: partition.is_confirmed)
+    await eventually_on_loop(lambda: disk.under_way is not None or peers.epochs)
+    assert peers.epochs == []
+
+    def is_told() -> bool:
+        disk.release()
+        return set(peers.epochs) == {1}
+
+    await eventually_on_loop(is_told)
+    await replicas.exchange.close()
+
+
+class Refused:
+    """No other node can be connected to."""
+
+    def __init__(self, *, gone: bool) -> None:
+        self.gone = gone
+        self.attempts = 0
+
+    async def request(
+        self, node: int, api: Api, message: Struct, *, timeout_s: float, data: bool = False
+    ) -> Struct:
+        self.attempts += api is Api.REPLICA_FETCH
+        raise PeerUnreachable("nobody listens there", refused=True, gone=self.gone)
+
+
+@on_a_loop
+async def test_a_leader_is_lost_at_once_if_it_is_gone_and_not_if_its_host_refuses(
+    tmp_path: Path,
+) -> None:
+    async def follows_on(*, gone: bool) -> bool:
+        peers, place = Refused(gone=gone), str(tmp_path / str(gone))
+        patient = Timing(silence_s=60.0)
+        replicas = Replicas(
+            OsDisk(), place, lambda: NOW_MS, me=VOTERS[0], peers=peers, timing=patient
+        )
+        partition = replicas.open(Plan("t", TOPIC_ID, 0, settings(), VOTERS, (0, 1, 2)))
+        assert partition is not None
+        partition.tell(Group.announced, asyncio.get_running_loop().time(), 1, 1)
+        await eventually_on_loop(lambda: peers.attempts > 2 or not partition.has_leader)
+        await replicas.close()
+        return partition.has_leader
+
+    assert await follows_on(gone=False)
+    assert not await follows_on(gone=True)
 
 
 @on_a_loop

@@ -92,10 +92,32 @@ def test_a_node_that_was_never_there_is_gone(run: Run) -> None:
         async with cluster() as nodes:
             nodes.addresses[2] = free_address()
             failures = await asyncio.gather(*(failure_of(nodes.ask(b"?")) for _ in range(10)))
-            assert all(failure.refused for failure in failures)
+            assert all(failure.refused and failure.gone for failure in failures)
             assert nodes.told == ["2 gone"]
 
     run(scenario())
+
+
+@pytest.mark.parametrize("options", [{"routed": {2}}, {"is_own": lambda host: False}])
+def test_a_refusal_that_may_be_somebody_elses_does_not_mean_that_a_node_is_gone(
+    options: dict[str, Any], run: Run
+) -> None:
+    """A leader that is alive behind a firewall answers what is newest until it misses the others:
+    none of them may lead meanwhile."""
+
+    async def scenario() -> None:
+        async with cluster(**options) as nodes:
+            nodes.addresses[2] = free_address()
+            failure = await failure_of(nodes.ask(b"?"))
+            assert (failure.refused, failure.gone) == (True, False)
+            assert nodes.told == ["2 lost"]
+
+    run(scenario())
+
+
+def test_addresses_of_this_host_are_told_from_those_of_others() -> None:
+    assert all(map(link.is_of_this_host, ("127.0.0.1", "127.8.9.7", "::1", "localhost")))
+    assert not any(map(link.is_of_this_host, ("192.0.2.1", "2001:db8::1", "elsewhere.invalid")))
 
 
 def test_refusals_by_all_addresses_of_a_name_are_a_refusal() -> None:

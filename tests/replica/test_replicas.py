@@ -146,6 +146,30 @@ async def test_upkeep_compacts_and_a_topic_may_be_deleted_meanwhile(tmp_path: Pa
     await replicas.close()
 
 
+@on_a_loop
+async def test_a_compaction_that_fails_in_whatever_way_keeps_no_other_log_from_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*_: object) -> int | None:
+        raise ValueError("something that nobody has thought of")
+
+    replicas = opened(OsDisk(), tmp_path)
+    compacted = settings(flush="os", segment_bytes=1024, cleanup_policy=frozenset({"compact"}))
+    first = replicas.open(plan("first", TOPIC_ID, 0, compacted))
+    second = replicas.open(plan("second", bytes(15) + b"\x08", 0, compacted))
+    assert first is not None
+    assert second is not None
+    monkeypatch.setattr(first.log, "compact", failing)
+    for number in range(30):
+        value = (NOW_MS, b"key", b"%03d" % number * 30, ())
+        second.produce(memoryview(encode_batch([value])), NOW_MS, None)
+    await second.log.sync()
+    before = second.log.size_bytes
+    await replicas.upkeep()
+    await eventually_on_loop(lambda: second.log.size_bytes < before)
+    await replicas.close()
+
+
 class Machine(OsDisk):
     def __init__(self, boot: str) -> None:
         super().__init__()
@@ -192,6 +216,92 @@ async def test_a_new_replica_that_does_not_sync_promises_nothing_before_its_iden
     partition.log.append_marker(1, 0, NOW_MS)
     assert partition.durable == (-1, 0)
     await eventually_on_loop(lambda: partition.durable == (1, 0))
+
+
+THREE = (Voter(0, 0), Voter(1, 0), Voter(2, 0))
+
+
+def notes_of(place: Path, topic_id: bytes) -> list[bytes]:
+    journal = Journal.open(OsDisk(), str(place / "journal"))
+    names = [key for key, _ in journal.items() if topic_id.hex().encode() in key]
+    journal.close()
+    return names
+
+
+@on_a_loop
+async def test_a_replica_that_was_moved_away_comes_back_as_another_voter(tmp_path: Path) -> None:
+    """Those who didn't hear of its removal still count the one it was, whose log it has no more."""
+    moved = Plan("t", TOPIC_ID, 0, settings(), THREE, (0, 1, 2))
+    replicas = opened(OsDisk(), tmp_path)
+    first = replicas.open(moved)
+    assert first is not None
+    assert first.group.me == THREE[0]
+    first.log.append_marker(1, 0, NOW_MS)
+    replicas.remove_replica(first.key)
+    await eventually_on_loop(lambda: os.listdir(tmp_path / "logs") == [])
+    await replicas.close()
+    replicas = opened(OsDisk(), tmp_path)
+    again = replicas.open(moved)
+    assert again is not None
+    assert again.group.me not in THREE
+    assert again.log.position == (-1, 0)
+    await replicas.close()
+
+
+@on_a_loop
+async def test_a_replica_that_is_wanted_back_at_once_is_opened_when_its_files_are_gone(
+    tmp_path: Path,
+) -> None:
+    moved = Plan("t", TOPIC_ID, 0, settings(), THREE, (0, 1, 2))
+    replicas = opened(OsDisk(), tmp_path)
+    first = replicas.open(moved)
+    assert first is not None
+    first.log.append_marker(1, 0, NOW_MS)
+    replicas.remove_replica(first.key)
+    assert replicas.open(moved) is None
+    await eventually_on_loop(lambda: replicas.find(TOPIC_ID, 0) is not None)
+    again = replicas.get(TOPIC_ID, 0)
+    assert again.group.me not in THREE
+    assert again.log.position == (-1, 0)
+    assert os.listdir(tmp_path / "logs") != []
+    await replicas.close()
+
+
+@on_a_loop
+async def test_no_files_of_a_replica_go_before_it_is_on_disk_that_it_is_another_one(
+    tmp_path: Path,
+) -> None:
+    disk = JournalsEnd()
+    replicas = opened(disk, tmp_path)
+    moved = Plan("t", TOPIC_ID, 0, settings(), THREE, (0, 1, 2))
+    partition = replicas.open(moved)
+    assert partition is not None
+    disk.fails = True
+    replicas.remove_replica(partition.key)
+    replicas.open(moved)
+    await eventually_on_loop(lambda: replicas.find(TOPIC_ID, 0) is not None)
+    assert os.listdir(tmp_path / "logs") != []
+    with pytest.raises(JournalFailed):
+        await replicas.upkeep()
+
+
+@on_a_loop
+async def test_nothing_is_noted_of_a_topic_that_is_deleted_after_its_replica_was_moved_away(
+    tmp_path: Path,
+) -> None:
+    replicas = opened(OsDisk(), tmp_path)
+    other = bytes(15) + b"\x08"
+    for topic_id in (TOPIC_ID, other):
+        partition = replicas.open(Plan("t", topic_id, 0, settings(), THREE, (0, 1, 2)))
+        assert partition is not None
+        replicas.remove_replica(partition.key)
+    await eventually_on_loop(lambda: os.listdir(tmp_path / "logs") == [])
+    await replicas.close()
+    replicas = opened(OsDisk(), tmp_path)  # deleted while this node was away
+    replicas.remove(TOPIC_ID)
+    await replicas.close()
+    assert notes_of(tmp_path, TOPIC_ID) == []
+    assert notes_of(tmp_path, other) != []
 
 
 class JournalsEnd(OsDisk):

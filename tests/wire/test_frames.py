@@ -13,7 +13,13 @@ from kio.schema.request_header.v2.header import RequestHeader as KioRequestHeade
 from kio.serial import entity_writer
 
 from sapwood.wire.apis import Api
-from sapwood.wire.codec import Struct, decode_request, decode_response, encode_response
+from sapwood.wire.codec import (
+    Buffer,
+    Struct,
+    decode_request,
+    decode_response,
+    encode_response,
+)
 from sapwood.wire.errors import MalformedMessage
 from sapwood.wire.frames import (
     FrameBuffer,
@@ -22,7 +28,9 @@ from sapwood.wire.frames import (
     decode_response_header,
     encode_request_frame,
     encode_response_frame,
+    response_clock,
     response_frame,
+    with_clock,
 )
 from tests.wire.samples import all_messages
 
@@ -248,3 +256,34 @@ def test_an_idle_connection_holds_no_receive_buffer() -> None:
         assert tracemalloc.get_traced_memory()[0] < 20 * FrameBuffer.RECEIVE_SIZE
     finally:
         tracemalloc.stop()
+
+
+def test_a_clock_goes_along_in_the_headers_of_those_who_send_one() -> None:
+    message = Struct(topics=[], allow_auto_topic_creation=False)
+    message.include_topic_authorized_operations = False
+    message.include_cluster_authorized_operations = False
+    for clock in (None, 0, 2**62 + 5):
+        frame = b"".join(encode_request_frame(Api.METADATA, 12, 7, "me", message, clock))
+        header, body = decode_request_header(memoryview(frame)[4:])
+        assert (header.clock, header.client_id) == (clock, "me")
+        assert decode_request(Api.METADATA, 12, memoryview(frame)[4:], body).topics == []
+    old = b"".join(encode_request_frame(Api.METADATA, 8, 7, "me", message, 5))
+    assert decode_request_header(memoryview(old)[4:])[0].clock is None
+
+
+def test_an_answer_gets_a_clock_whoever_made_it_and_stays_what_it_was() -> None:
+    answer = Struct(error_code=0, error_message=None, frame=b"f" * 10_000)
+    frame = encode_response_frame(Api.FORWARD, 0, 7, answer)
+    joined = b"".join(frame)
+    ways: list[list[Buffer]] = [frame, [joined], [joined[:4], memoryview(joined)[4:]]]
+    for parts in ways:
+        timed = memoryview(b"".join(with_clock(Api.FORWARD, 0, parts, 2**50)))
+        assert int.from_bytes(timed[:4], "big") == len(timed) - 4
+        number, body = decode_response_header(Api.FORWARD, 0, timed[4:])
+        assert number == 7
+        assert response_clock(Api.FORWARD, 0, timed[4:]) == 2**50
+        assert decode_response(Api.FORWARD, 0, timed[4:], body).frame == b"f" * 10_000
+    assert response_clock(Api.FORWARD, 0, memoryview(joined)[4:]) is None
+    versions = Struct(error_code=0, api_keys=[], throttle_time=0)
+    old = encode_response_frame(Api.API_VERSIONS, 3, 7, versions)
+    assert with_clock(Api.API_VERSIONS, 3, old, 5) is old

@@ -14,6 +14,7 @@ from sapwood.wire.codec import (
     encode_response,
 )
 from sapwood.wire.private import MESSAGES
+from sapwood.wire.private.times import Span, pack_spans
 from tests.wire.samples import comparable
 
 TOPIC_ID = bytes(range(16))
@@ -45,6 +46,7 @@ REQUESTS: dict[Api, Struct] = {
         forgotten=[Struct(**GROUP)],
         max_bytes=1 << 20,
         max_wait_ms=500,
+        promised=2**50 - 7,
     ),
     Api.REPLICA_VOTE: Struct(
         hlc=1,
@@ -85,6 +87,18 @@ REQUESTS: dict[Api, Struct] = {
         committed=True,
     ),
     Api.HELD_OFFSET: Struct(topic="orders", partition=3),
+    Api.APPEND_TIMES: Struct(
+        isolation_level=1,
+        wanted=2**50,
+        max_wait_ms=500,
+        topics=[
+            Struct(
+                name="orders",
+                partitions=[Struct(partition=3, start_offset=5, end_offset=9, after=2**40)],
+            )
+        ],
+    ),
+    Api.TOPIC_TIMES: Struct(wanted=2**50, max_wait_ms=500, topics=["orders", "payments"]),
     Api.ATTACH: Struct(
         **PLACE,
         incarnation=2**50,
@@ -172,6 +186,7 @@ RESPONSES: dict[Api, Struct] = {
                 entries=b"entries",
             )
         ],
+        closing=True,
     ),
     Api.REPLICA_VOTE: Struct(
         hlc=1, groups=[Struct(**GROUP, term=5, granted=True, incarnation=8, leader=-1)]
@@ -220,6 +235,32 @@ RESPONSES: dict[Api, Struct] = {
     ),
     Api.END_TXN_GROUP: Struct(error_code=0, error_message=None, last_batch_id=7, already_done=True),
     Api.HELD_OFFSET: Struct(error_code=0, error_message=None, offset=95),
+    Api.APPEND_TIMES: Struct(
+        topics=[
+            Struct(
+                name="orders",
+                topic_id=TOPIC_ID,
+                partitions=[
+                    Struct(
+                        partition=3,
+                        error_code=0,
+                        closed_time=2**50,
+                        closed_offset=12,
+                        next_offset=9,
+                        following_offset=10,
+                        after_offset=4,
+                        spans=pack_spans([Span(5, 8, 2**49)]),
+                    )
+                ],
+            )
+        ]
+    ),
+    Api.TOPIC_TIMES: Struct(
+        error_code=0,
+        error_message=None,
+        closed_time=2**50,
+        topics=[Struct(name="orders", topic_id=TOPIC_ID, partitions=4)],
+    ),
     Api.ATTACH: Struct(
         error_code=0,
         error_message=None,
@@ -230,6 +271,7 @@ RESPONSES: dict[Api, Struct] = {
         ancestors=[Struct(**PLACE)],
         cores=[Struct(node_id=0, host="h", port=9092)],
         siblings=[],
+        is_cut_off=True,
     ),
     Api.REGISTER_EDGE: Struct(
         error_code=0, error_message=None, edge_id=10_000, father=0, host="h", port=9092

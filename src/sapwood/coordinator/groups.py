@@ -174,7 +174,10 @@ class Groups:
         producer_id = getattr(message, "producer_id", -1)
         group = self._groups.get(group_id)
         member_id = getattr(message, "member_id", "")
-        if group is not None:
+        positions = list(positions)
+        if epoch < 0 and positions and all(_is_first(group_id, it) for _, it in positions):
+            pass  # whoever is there by now: nothing of theirs is moved
+        elif group is not None:
             group.check_commit(
                 member_id,
                 getattr(message, "group_instance_id", None),
@@ -186,8 +189,7 @@ class Groups:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"There is no group {group_id!r}")
         records = []
         for place, position in positions:
-            is_first = position.metadata == FIRST_POSITION and never_expires(group_id)
-            if is_first and place in self.offsets.of(group_id):
+            if _is_first(group_id, position) and place in self.offsets.of(group_id):
                 continue  # two that subscribed at once: the second finds what the first began
             records.append((key_of(group_id, place), value_of(position)))
             self.offsets.put(group_id, place, position, producer_id)
@@ -419,3 +421,7 @@ class Groups:
             effects += self._done(group.group_id, group.loaded(now_ms))
         self._sweep_at_ms = now_ms + self.settings.offsets_retention_check_ms
         return effects + self.topics_changed(now_ms)
+
+
+def _is_first(group_id: str, position: Position) -> bool:
+    return position.metadata == FIRST_POSITION and never_expires(group_id)

@@ -13,6 +13,7 @@ from sapwood.disk.files import replace, unfinished
 from sapwood.disk.journal import Journal, JournalCorrupt
 from sapwood.disk.os_disk import OsDisk
 from sapwood.disk.seam import Buffer, Disk, File, SyncFailed
+from sapwood.disk.torn import may_be_torn
 
 __all__ = [
     "Buffer",
@@ -22,6 +23,7 @@ __all__ = [
     "JournalCorrupt",
     "OsDisk",
     "SyncFailed",
+    "may_be_torn",
     "replace",
     "unfinished",
 ]

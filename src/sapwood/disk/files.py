@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Sequence
 
-from sapwood.disk.seam import Buffer, Disk
+from sapwood.disk.seam import Buffer, Disk, SyncFailed
 
 _SUFFIX = ".tmp"
 
@@ -18,8 +18,8 @@ def unfinished(name: str) -> bool:
 def replace(disk: Disk, path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
     """Put new content under `path`: after a crash there is the old file or the new one.
 
-    Without `durable` a crash may also leave a file that a checksum has to reject: enough for what
-    can be computed anew.
+    SyncFailed: it can't be said which of them. Without `durable` a crash may also leave a file that
+    a checksum has to reject: enough for what can be computed anew.
     """
     temporary = path + _SUFFIX
     disk.remove(temporary)
@@ -35,4 +35,8 @@ def replace(disk: Disk, path: str, buffers: Sequence[Buffer], *, durable: bool =
     file.close()
     disk.rename(temporary, path)
     if durable:
-        disk.sync_dir(os.path.dirname(path))
+        try:
+            disk.sync_dir(os.path.dirname(path))
+        except OSError as error:
+            # Which of the two a crash would leave is unknown, so neither may be written to.
+            raise SyncFailed(error.errno, f"its new name can't be synced: {error}", path) from error

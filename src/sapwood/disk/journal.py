@@ -4,14 +4,15 @@ Rules:
 - `put` changes memory; `flush` writes everything put since the last flush as *one* frame and
   syncs once. A frame is whole or absent after a crash.
 - The next frame is written only after the sync of the one before. So a bad frame with a good one
-  behind it was durable once: that is corruption. A bad frame at the end is a write that a crash
-  cut short: it is cut off.
+  behind it was durable once: that is corruption, and so is one of which nothing is missing. Any
+  other bad frame at the end is a write that a crash cut short: it is cut off.
 - A file that has grown far beyond its live content is replaced by a new one with a single frame.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from crc32c import crc32c
 
 from sapwood.disk.files import replace
 from sapwood.disk.seam import Disk, File, SyncFailed
+from sapwood.disk.torn import may_be_torn
 
 _FILE_HEADER = struct.Struct(">4sHHI")  # magic, version, reserved, crc32c of what precedes
 _MAGIC = b"SAPJ"
@@ -87,6 +89,9 @@ class Journal:
             if _holds_frame_after(data, position + 1, position + len(rest), sequence):
                 file.close()
                 raise JournalCorrupt(path, position, "a bad frame before a good one")
+            if not may_be_torn(_frame_at(data, position), position):
+                file.close()
+                raise JournalCorrupt(path, position, "a frame that has changed")
             file.truncate(position)
         # The last frame may have been written by a process that was killed before it was synced.
         # Whoever reads it here takes it for durable, and so does the rule above.
@@ -144,6 +149,9 @@ class Journal:
         try:
             self._file.pwrite([frame, room] if room else [frame], self._end)
         except OSError as error:
+            with contextlib.suppress(OSError):  # the next frame is to have fresh room
+                self._file.truncate(self._end)
+                self._file.sync()
             self._finish(pending, error)
             return
 
@@ -162,7 +170,11 @@ class Journal:
 
         def rewrite() -> File:
             replace(self._disk, path, [_file_header(), frame, bytes(_GROWTH)])
-            return self._disk.open(path)
+            try:
+                return self._disk.open(path)
+            except OSError as error:
+                # The file at hand has no name any more: what it is given is lost with the process.
+                raise SyncFailed(error.errno, f"can't be opened again: {error}", path) from error
 
         def rewritten(done: asyncio.Future[File]) -> None:
             error = done.exception()
@@ -228,6 +240,13 @@ def _read_frame(data: bytes, position: int) -> tuple[int, bytes] | None:
     if sequence == 0 or end > len(data) or crc32c(data[position + 4 : end]) != crc:
         return None
     return sequence, data[position + _FRAME.size : end]
+
+
+def _frame_at(data: bytes, position: int) -> bytes:
+    """As long as it says; with all that is missing, if it goes beyond the end."""
+    _, length, _ = _FRAME.unpack(data[position : position + _FRAME.size].ljust(_FRAME.size, b"\0"))
+    size = _FRAME.size + min(length, len(data))
+    return data[position : position + size].ljust(size, b"\0")
 
 
 def _holds_frame_after(data: bytes, start: int, stop: int, sequence: int) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 COUNTER_BITS = 16
+FAR_AHEAD_MS = 3_600_000
+"""How far ahead of this host's clock a client is believed that the cluster's is."""
 
 
 class HybridClock:
@@ -24,6 +26,14 @@ class HybridClock:
     def observe(self, remote: int) -> None:
         """Take note of another node's reading, or of one found on disk."""
         self.last = max(self.last, remote)
+
+    def hear(self, remote: int, wall_ms: int) -> None:
+        """Take note of a client's reading: it came from a node once, or somebody made it up.
+
+        Believed as far as clocks of hosts may differ, so that nobody can push the clock away.
+        """
+        if remote <= (wall_ms + FAR_AHEAD_MS) << COUNTER_BITS:
+            self.last = max(self.last, remote)
 
 
 def wall_ms(reading: int) -> int:

@@ -286,7 +286,8 @@ async def run_in_helper(plan: CompactionPlan) -> Cleaned:
     try:
         # The pipe stays open: when it closes, the helper knows that this process is gone.
         process.stdin.write(msgspec.json.encode(plan) + b"\n")
-        line = await process.stdout.readline()
+        # To its end, however long: it has a word on every new segment.
+        answer = await process.stdout.read()
     finally:
         process.stdin.close()
         if process.returncode is None:
@@ -294,7 +295,7 @@ async def run_in_helper(plan: CompactionPlan) -> Cleaned:
         # Not `wait`: as long as its pipe isn't read to the end, its transport stays open.
         await process.communicate()
     try:
-        report = msgspec.json.decode(line, type=Report)
+        report = msgspec.json.decode(answer, type=Report)
     except msgspec.DecodeError as error:
         raise CompactionFailed("the helper process ended without a result") from error
     if report.corrupt is not None:

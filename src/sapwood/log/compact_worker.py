@@ -32,7 +32,9 @@ def main() -> None:
 
 def _end_with_parent() -> None:
     """Stop at once when the node is gone: its successor may compact the same segments."""
-    sys.stdin.buffer.read()
+    # Not sys.stdin's `read`, which holds a lock that the end of the interpreter wants to have.
+    while os.read(sys.stdin.fileno(), 1):
+        pass
     os._exit(1)
 
 

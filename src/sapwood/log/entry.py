@@ -52,11 +52,15 @@ _WHOLE_CHUNK = 1 << 20
 class BadEntry(Exception):
     """These bytes are not an entry that was written here."""
 
-    def __init__(self, position: int, reason: str, *, unwritten: bool = False) -> None:
+    def __init__(
+        self, position: int, reason: str, *, unwritten: bool = False, checked: int = 0
+    ) -> None:
         super().__init__(f"at byte {position}: {reason}")
         self.position = position
         self.reason = reason
         self.unwritten = unwritten
+        self.checked = checked
+        """How many bytes from there on a wrong checksum covers; 0 if that isn't what is wrong."""
 
 
 class Entry(NamedTuple):
@@ -139,7 +143,7 @@ def parse(data: Buffer, local: int, position: int, room: int) -> Entry:
     if crc32c(head[4:]) != crc:
         if not any(head):
             raise BadEntry(position, "nothing was written here", unwritten=True)
-        raise BadEntry(position, "the entry's checksum is wrong")
+        raise BadEntry(position, "the entry's checksum is wrong", checked=HEADERS_SIZE)
     if version != VERSION or kind not in (BATCH, MARKER):
         raise BadEntry(position, f"entry of unknown version {version} or kind {kind}")
     try:
@@ -164,7 +168,7 @@ def _read_marker(head: bytes) -> BatchHeader:
 def check_batch(data: Buffer, local: int, entry: Entry) -> None:
     """Check the rest of an entry that `parse` accepted and that is in `data` as a whole."""
     if not crc_ok(data, local + HEADER_SIZE, entry.header):
-        raise BadEntry(entry.position, "the batch's checksum is wrong")
+        raise BadEntry(entry.position, "the batch's checksum is wrong", checked=entry.size)
 
 
 def arriving(data: memoryview, end_offset: int, epochs: EpochList) -> Iterator[Entry]:

@@ -354,21 +354,29 @@ class Log:
                 break
         return pieces
 
-    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at or after a time."""
-        return lookup.first_at(self._segments, timestamp_ms, self.start_offset, limit_offset)
+    def offset_for_timestamp(
+        self, timestamp_ms: int, limit_offset: int, from_offset: int = 0
+    ) -> tuple[int, int] | int | None:
+        """(offset, timestamp) of the first record at or after a time; or whence to go on."""
+        start = max(from_offset, self.start_offset)
+        return lookup.first_at(self._segments, timestamp_ms, start, limit_offset)
 
-    def max_timestamp(self, limit_offset: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record with the largest timestamp."""
-        largest = lookup.largest_timestamp(self._segments, self.start_offset, limit_offset)
-        if largest < 0:
-            return None
-        return self.offset_for_timestamp(largest, limit_offset)
+    def largest_timestamp(self, limit_offset: int) -> int:
+        """As the batches say; -1 if there is none."""
+        return lookup.largest_timestamp(self._segments, self.start_offset, limit_offset)
 
     def offset_for_hlc(self, hlc: int) -> int:
         """The first offset that was appended at or after `hlc`; the log's end if none was."""
         offset = lookup.first_appended_at(self._segments, hlc)
         return self.end_offset if offset is None else max(offset, self.start_offset)
+
+    def spans(
+        self, start_offset: int, end_offset: int, most: int = 1
+    ) -> list[tuple[int, int, int]]:
+        """(first offset, last offset, append time) of batches with an offset in [start, end)."""
+        start_offset = max(start_offset, self.start_offset)
+        segments = self._segments.from_offset(start_offset)
+        return lookup.spans(segments, start_offset, end_offset, most)
 
     def end_of_epoch(self, epoch: int) -> Position:
         """The largest epoch at or below `epoch`, and where it ends; (-1, -1) if there is none."""

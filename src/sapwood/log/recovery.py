@@ -2,7 +2,8 @@
 
 What is known: everything below the durable end was synced. So below it a bad entry is corruption
 and nothing is touched. Above it the first bad entry is where a crash cut the last writes short:
-the log ends there, and whatever lies behind was never acknowledged.
+the log ends there, and whatever lies behind was never acknowledged. Unless no part of that entry
+is missing: then it was written as a whole, may have been acknowledged, and is corrupt as well.
 
 Only the tail is read: index rows are trusted up to the durable end (the entry under the last one
 is checked), and closed segments are known by the summaries of their sealed indexes.
@@ -14,7 +15,7 @@ import itertools
 import logging
 from dataclasses import dataclass
 
-from sapwood.disk import Disk, unfinished
+from sapwood.disk import Disk, may_be_torn, unfinished
 from sapwood.log.cache import SegmentCache
 from sapwood.log.cleaner import CLEANED_SUFFIX
 from sapwood.log.compact import DELETED_SUFFIX, move_files
@@ -222,7 +223,8 @@ def _open_tail(
         bad = segment.scan(segment.file.size, now_ms)
         torn = bad is not None and not bad.unwritten
         gap = bool(following) and segment.end_offset != following[0].base_offset
-        if segment.end_offset < durable_end or (clean and (torn or gap)):
+        changed = bad is not None and torn and _was_written(segment, bad)
+        if segment.end_offset < durable_end or changed or (clean and (torn or gap)):
             reason = f"the log ends at offset {segment.end_offset} here, it was longer"
             if bad is not None and torn:
                 reason = bad.reason
@@ -236,6 +238,12 @@ def _open_tail(
         if following:
             segment.close()
     return segments
+
+
+def _was_written(segment: Segment, bad: BadEntry) -> bool:
+    """As a whole, as far as can be told."""
+    data = segment.file.pread(bad.checked, bad.position)
+    return bool(data) and not may_be_torn(data, bad.position)
 
 
 def _trusted_index(disk: Disk, segment: Segment, durable_end: int) -> Index:

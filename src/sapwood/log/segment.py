@@ -212,9 +212,10 @@ class Segment:
             file.pwrite(buffers, position)
         except OSError:
             # Whole entries may have been written. Behind others that take the place of the first
-            # they would count after a restart.
+            # they would count after a restart; and whatever is written next is to have fresh room.
             with contextlib.suppress(OSError):
                 file.truncate(position)
+                file.sync()
             raise
         self.verified.add(position, end)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sapwood.raft.change import next_voters
 from sapwood.raft.divergence import compare, meeting_point
 from sapwood.raft.progress import Contact, LastWord, Progress
-from sapwood.raft.quorum import acknowledged, committed, majority, one_step
+from sapwood.raft.quorum import acknowledged, agreed_time, committed, majority, one_step
 from sapwood.raft.roles import (
     NEVER,
     TRANSITIONS,
@@ -78,6 +78,8 @@ class Group:
         """The leader that was lost last, its epoch, and when."""
         self._is_needed = False
         """Has no vote by its own log, but others can't do without it: see `_refused_a_vote`."""
+        self._electors: dict[Voter, float] = {}
+        """Who takes part in the election that is going on, and when that was last heard."""
         self.state = state
         if log.position.epoch > state.term:
             # The log was synced before the journal. Whoever voted in that epoch had saved it, so
@@ -96,6 +98,12 @@ class Group:
     def voters(self) -> Voters:
         found = self._log.voters
         return self._first_voters if found is None else found[1]
+
+    @property
+    def voters_are_committed(self) -> bool:
+        """Whether no others can come into force any more but by a change of these."""
+        found = self._log.voters
+        return found is None or found[0] < self.high_watermark
 
     @property
     def has_vote(self) -> bool:
@@ -150,6 +158,17 @@ class Group:
             if it == self.me or (it in role.progress and role.progress[it].keeps_up(held, since))
         ]
 
+    def speaks_for_minority(self, now: float) -> bool:
+        """Whether this voter, and no other one, is to say what is known while nobody can lead.
+
+        Not if enough for an election were heard of lately: one of them is about to lead. Of fewer
+        it is the first, so that two who hear each other don't both say that they are the one.
+        """
+        since = now - self.timing.attempts_s
+        heard = {it for it, at in self._electors.items() if at > since and it in self.voters}
+        heard.add(self.me)
+        return self.has_vote and not self._has_won(heard) and self.me.node == min(heard).node
+
     def acknowledged(self, replicas: int) -> int:
         """What is committed and held durably by that many voters."""
         role = self.role
@@ -158,6 +177,22 @@ class Group:
             return self.high_watermark
         held = acknowledged(voters, role.durable, self.term, replicas)
         return min(self.high_watermark, -1 if held is None else held)
+
+    def agreed_time(self, own: int) -> int:
+        """No later leader appends at that time or before; -1 if that can't be said of any.
+
+        `own` is what this node's clock has passed for good. Only a leader whose own epoch is
+        committed knows that: what an earlier one left behind could else be committed yet, at any
+        time. A change of the voters is no way round it. Whoever wins by voters that were changed
+        later holds that change, appended later than any time that was agreed on before; and
+        majorities of voters one step apart meet.
+        """
+        role = self.role
+        if not isinstance(role, Leader):
+            return -1
+        promised = {it: known.contact.promised for it, known in role.progress.items()}
+        promised[self.me] = own
+        return agreed_time(self.voters, promised)
 
     @property
     def is_being_joined(self) -> bool:
@@ -197,6 +232,7 @@ class Group:
     # -- elections ---------------------------------------------------------------------------
 
     def vote_asked(self, now: float, vote: Vote) -> VoteAnswer:
+        self._electors[vote.candidate] = now
         granted = False
         if vote.pre:
             if vote.term > self.term and isinstance(self.role, Elected):
@@ -224,6 +260,7 @@ class Group:
         return VoteAnswer(self.term, self.me, granted, vote.pre, self.leader)
 
     def vote_answered(self, now: float, answer: VoteAnswer) -> None:
+        self._electors[answer.voter] = now
         if answer.term > self.term:
             self._enter(answer.term, now + self.timing.stagger_s + self._turn())
         if answer.leader != NOBODY:
@@ -319,6 +356,13 @@ class Group:
             self._hand_over_if_ready()
         return verdict
 
+    def fell_behind(self, replica: Voter) -> None:
+        """What the replica needs next is gone here. It follows for now; what its node says from
+        here on doesn't speak for it until it has begun anew."""
+        role = self.role
+        if isinstance(role, Elected) and (known := role.progress.get(replica)) is not None:
+            known.contact = LastWord(known.contact.heard_at)
+
     def forget(self, replica: Voter) -> None:
         """The replica no longer follows here, so its node's being alive says nothing about it."""
         role = self.role
@@ -351,10 +395,9 @@ class Group:
         Only after a commit in the own epoch, and never before the last change is committed.
         """
         role = self.role
-        changed = self._log.voters
         if not isinstance(role, Leader) or role.successor is not None:
             return
-        if changed is not None and changed[0] >= self.high_watermark:
+        if not self.voters_are_committed:
             return
         since = now - self.timing.silence_s
         followers = role.progress.items()
@@ -396,6 +439,8 @@ class Group:
     def _become(self, role: Role) -> None:
         if type(role) not in TRANSITIONS[type(self.role)]:
             raise RaftViolation(f"{type(self.role).__name__} can't become {type(role).__name__}")
+        if isinstance(role, Follower | Elected):
+            self._electors.clear()
         self.role = role
         self._effects.append(Changed())
 

@@ -7,6 +7,9 @@ from typing import Protocol
 
 from sapwood.raft.words import START, Position
 
+LONGEST_SILENCE_MS = 10**13
+"""Before any time that a clock shows."""
+
 
 class Contact(Protocol):
     """A link to another node, shared by all groups that use it."""
@@ -20,12 +23,17 @@ class Contact(Protocol):
         even sent, says nothing about whom the node follows now.
         """
 
+    @property
+    def promised(self) -> int:
+        """A time that the node's clock had passed for good while it followed as it does now."""
+
 
 @dataclass(slots=True, frozen=True)
 class LastWord:
     """A contact that is not heard of again."""
 
     heard_at: float
+    promised: int = -1
 
 
 @dataclass(slots=True)
@@ -50,6 +58,10 @@ class Progress:
         if held >= self._goal:
             self.level_at = now if held >= committed else self._goal_at
             self._goal, self._goal_at = committed, now
+
+    def silent_ms(self, now: float) -> int:
+        """Since it was heard of, which a contact that is lost never was."""
+        return int(min(max(now - self.contact.heard_at, 0.0) * 1000, LONGEST_SILENCE_MS))
 
     def keeps_up(self, committed: int, since: float) -> bool:
         """Whether its node is heard of, and it holds all that was committed until then."""

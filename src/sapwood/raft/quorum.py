@@ -30,6 +30,16 @@ def committed(voters: Voters, durable: Mapping[Voter, Position], epoch: int) -> 
     return acknowledged(voters, durable, epoch, majority(len(voters)))
 
 
+def agreed_time(voters: Voters, promised: Mapping[Voter, int]) -> int:
+    """The latest time that a majority has promised never to fall behind; -1 if there is none.
+
+    Whoever leads next needs a vote of one of them, and votes carry the clock: it won't append
+    anything at that time or before.
+    """
+    times = sorted((promised.get(it, -1) for it in voters), reverse=True)
+    return times[majority(len(voters)) - 1]
+
+
 def one_step(old: Voters, new: Voters) -> bool:
     """Whether majorities of both must meet: one voter more, or one less.
 

@@ -30,6 +30,11 @@ class Timing:
         """
         return 5 * self.silence_s
 
+    @property
+    def attempts_s(self) -> float:
+        """While nobody leads, each voter that can be reached is heard of within this time."""
+        return self.silence_s + 2 * _MOST_ROUNDS * self.round_s
+
     def turn_s(self, me: int, voters: Voters, last_leader: int) -> float:
         """Successors stand one after the other, in the voters' order behind the last leader."""
         nodes = [it.node for it in voters]

@@ -13,19 +13,14 @@ from sapwood.disk import replace as replace_file
 from sapwood.log import LogConfig
 from sapwood.raft import Timing, Voter
 from sapwood.replica.acceptance import Rules
+from sapwood.replica.closing import closed
 from sapwood.replica.exchange import Exchange
 from sapwood.replica.host import CommitListener
 from sapwood.replica.leaders import Leadership
 from sapwood.replica.partition import Appended, OnCommitted, Partition
 from sapwood.replica.peers import Peers
-from sapwood.replica.replicas import (
-    UPKEEP_INTERVAL_S,
-    JournalFailed,
-    NoPeers,
-    Plan,
-    Replicas,
-    Settings,
-)
+from sapwood.replica.plan import Plan, Settings
+from sapwood.replica.replicas import UPKEEP_INTERVAL_S, JournalFailed, NoPeers, Replicas
 from sapwood.replica.transacting import Guard, is_in_progress
 from sapwood.server.link import PeerUnreachable
 
@@ -50,6 +45,7 @@ __all__ = [
     "Settings",
     "Timing",
     "Voter",
+    "closed",
     "is_in_progress",
     "replace_file",
 ]

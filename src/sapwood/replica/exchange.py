@@ -25,6 +25,7 @@ from sapwood.raft import (
     Voter,
 )
 from sapwood.replica.asking import MOST_GROUPS, Asking
+from sapwood.replica.clock import NodeClock
 from sapwood.replica.followers import FollowerSession
 from sapwood.replica.following import LeaderLink
 from sapwood.replica.leaders import Leadership, LeadersTable
@@ -45,6 +46,8 @@ SETTLED_S = 3.0
 MOST_HANDED_BACK = 64
 """In one sweep: a node that comes back isn't to be overrun."""
 RETRY_S = 0.25
+CLOSING_S = 5.0
+"""How long followers go on to promise times after somebody has asked for closed ones."""
 OPENING_S = 0.05
 """How long a vote waits for a replica that is not here yet."""
 
@@ -74,8 +77,7 @@ class Exchange:
         apply: Callable[[Partition, Struct], Awaitable[None] | None],
         flush: Callable[[], asyncio.Future[None]],
         *,
-        hybrid_now: Callable[[], int],
-        observe: Callable[[int], None],
+        clock: NodeClock,
         entropy: Callable[[int], bytes],
         timing: Timing,
         heartbeat_s: float,
@@ -86,8 +88,11 @@ class Exchange:
         self._look_up = look_up
         self._apply = apply
         self._flush = flush
-        self._hybrid_now = hybrid_now
-        self._observe = observe
+        self._clock = clock
+        self._hybrid_now, self._observe = clock.now, clock.observe
+        clock.on_reserved = self._promised
+        self._closing_until = float("-inf")
+        self._promises: asyncio.Future[None] | None = None
         self._entropy = entropy
         self._timing = timing
         self._heartbeat_s = heartbeat_s
@@ -122,6 +127,25 @@ class Exchange:
         """For how long the node, as a leader of anything here, has not been heard of."""
         link = self._links.get(node)
         return link.silent_for_s if link is not None else 0.0
+
+    def close_times(self, wanted: int) -> asyncio.Future[None]:
+        """Have followers promise times, at once if they haven't promised this one yet; done when
+        there is any news of that."""
+        self._closing_until = self._loop.time() + CLOSING_S
+        self._clock.reserve()
+        for session in self._sessions.values():
+            if session.promised < wanted:
+                session.hurry()
+        if self._promises is None or self._promises.done():
+            self._promises = self._loop.create_future()
+        return self._promises
+
+    def _promised(self) -> None:
+        if self._promises is not None and not self._promises.done():
+            self._promises.set_result(None)
+
+    def _is_closing(self) -> bool:
+        return self._loop.time() < self._closing_until
 
     # -- from the partitions (their host's network half) -------------------------------------
 
@@ -199,12 +223,16 @@ class Exchange:
                 message.session_id,
                 self._look_up,
                 self._hybrid_now,
+                self._is_closing,
                 self._heartbeat_s,
                 self._session_lost,
                 self.attend,
             )
             self._session_since[node] = self._loop.time()
-        return session.request(message)
+        answer = session.request(message)
+        if message.promised >= 0:
+            self._promised()
+        return answer
 
     async def voted(self, node: int, message: Struct) -> Struct:
         self._observe(message.hlc)
@@ -447,11 +475,14 @@ class Exchange:
                     leaders=[self._announcement(self._led[it]) for it in keys if it in self._led],
                 )
                 try:
+                    # A single voter leads without asking anybody. Were its term forgotten, it could
+                    # lead in it once more, with other records at the same places.
+                    await self._flush()
                     answer = await self._peers.request(
                         node, Api.ANNOUNCE, message, timeout_s=self._patience_s(node)
                     )
                     self._observe(answer.hlc)
-                except PeerUnreachable:
+                except (PeerUnreachable, OSError):
                     # It may have heard all the same. If it began anew it wants to know everything.
                     audience.pending = {**dict.fromkeys(keys), **audience.pending}
                     audience.wants |= wants
@@ -479,8 +510,7 @@ class Exchange:
                 self._me,
                 self._peers.request,
                 new_session_id=lambda: int.from_bytes(self._entropy(7), "big"),
-                hybrid_now=self._hybrid_now,
-                observe=self._observe,
+                clock=self._clock,
                 patience=self._patience_with(node),
                 heartbeat_s=self._heartbeat_s,
                 apply=self._apply,

@@ -74,6 +74,7 @@ class FollowerSession:
         session_id: int,
         look_up: Callable[[GroupKey], Partition | None],
         hybrid_now: Callable[[], int],
+        is_closing: Callable[[], bool],
         heartbeat_s: float,
         on_lost: Callable[[FollowerSession], None],
         on_joining: Callable[[Partition], None],
@@ -81,9 +82,13 @@ class FollowerSession:
         self.node = node
         self.session_id = session_id
         self.heard_at = float("-inf")
+        self.promised = -1
+        """By the node while it followed all that it follows here: whatever it left before, it has
+        said so in the same request or an earlier one."""
         self.members: dict[GroupKey, Member] = {}
         self._look_up = look_up
         self._hybrid_now = hybrid_now
+        self._is_closing = is_closing
         self._heartbeat_s = heartbeat_s
         self._on_lost = on_lost
         self._on_joining = on_joining
@@ -115,6 +120,7 @@ class FollowerSession:
             self.drop((it.topic_id, it.partition))
         for it in message.groups:
             self._take(it, message.seen, now)
+        self.promised = max(self.promised, message.promised)
         future: asyncio.Future[Struct] = self._loop.create_future()
         future.add_done_callback(self._abandoned)
         self._parked = future
@@ -139,6 +145,10 @@ class FollowerSession:
             self._dirty[key] = None
             if self._parked is not None:
                 self._wake(0.0 if urgent else QUIET_S)
+
+    def hurry(self) -> None:
+        """Answer at once, so that the node says anew what it promises."""
+        self._wake(0.0)
 
     def stepped_down(self, partition: Partition) -> None:
         """Before anything else is answered the follower learns that its leader is none."""
@@ -213,17 +223,6 @@ class FollowerSession:
     def _keep(
         self, partition: Partition, voter: Voter, epoch: int, position: Position, seen: int
     ) -> None:
-        is_wanted = voter in partition.voters or self.node in partition.target
-        if partition.target and not is_wanted and not partition.is_for_all:
-            self._refuse(
-                partition.topic_id,
-                partition.index,
-                ErrorCode.REPLICA_NOT_AVAILABLE,
-                partition.group.term,
-            )
-            self.members.pop(partition.key, None)
-            partition.tell(Group.forget, voter)
-            return
         member = self.members.get(partition.key)
         if member is None or member.voter != voter or member.epoch != epoch:
             self.members[partition.key] = Member(partition, voter, epoch, position)
@@ -267,6 +266,7 @@ class FollowerSession:
                 hlc=self._hybrid_now(),
                 session_id=self.session_id,
                 groups=self._collect(),
+                closing=self._is_closing(),
             )
         )
 
@@ -298,6 +298,10 @@ class FollowerSession:
         if not isinstance(partition.group.role, Elected) or partition.group.term != member.epoch:
             self.members.pop(partition.key, None)
             return self._not_leader(partition), 0, True
+        if self._is_unwanted(member):
+            self.drop(partition.key)
+            code = int(ErrorCode.REPLICA_NOT_AVAILABLE)
+            return self._entry(partition, error_code=code), 0, True
         log = partition.log
         views: list[memoryview] = []
         if member.sent < log.position:
@@ -307,6 +311,7 @@ class FollowerSession:
                 )
             except OffsetOutOfRange:  # retention has overtaken it
                 self.members.pop(partition.key, None)
+                partition.tell(Group.fell_behind, member.voter)
                 return self._entry(partition, snapshot=partition.snapshot()), 0, True
             except KafkaError:  # offline now
                 self.members.pop(partition.key, None)
@@ -330,6 +335,14 @@ class FollowerSession:
         member.told_high_watermark = partition.high_watermark
         member.told_start = log.start_offset
         return entry, sum(map(len, views)), member.sent >= log.position
+
+    def _is_unwanted(self, member: Member) -> bool:
+        """Whether the replica may go for good: until its removal is committed it may be needed, by
+        the voters that a power cut would leave."""
+        partition, node = member.partition, self.node
+        is_wanted = member.voter in partition.voters or node in partition.target
+        is_placed = bool(partition.target) and not partition.is_for_all
+        return is_placed and not is_wanted and partition.group.voters_are_committed
 
     def _entry(self, partition: Partition, **fields: object) -> Struct:
         return Struct(

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from sapwood.raft import Follower, Group, Position
 from sapwood.replica.asking import MOST_GROUPS
+from sapwood.replica.clock import NodeClock
 from sapwood.replica.partition import GroupKey, Partition
 from sapwood.replica.patience import Patience
 from sapwood.server.link import PeerUnreachable
@@ -43,8 +44,7 @@ class LeaderLink:
         request: Request,
         *,
         new_session_id: Callable[[], int],
-        hybrid_now: Callable[[], int],
-        observe: Callable[[int], None],
+        clock: NodeClock,
         patience: Patience,
         heartbeat_s: float,
         apply: Callable[[Partition, Struct], Awaitable[None] | None],
@@ -54,8 +54,8 @@ class LeaderLink:
         self._me = me
         self._request = request
         self._new_session_id = new_session_id
-        self._hybrid_now = hybrid_now
-        self._observe = observe
+        self._clock = clock
+        self._promises = False
         self._patience = patience
         self._heartbeat_s = heartbeat_s
         self._apply = apply
@@ -154,7 +154,7 @@ class LeaderLink:
             return
         listed = list(itertools.islice(self._listable(), MOST_GROUPS))
         message = Struct(
-            hlc=self._hybrid_now(),
+            hlc=self._clock.now(),
             node_id=self._me,
             session_id=self._session_id,
             sequence=self._sequence,
@@ -163,6 +163,7 @@ class LeaderLink:
             forgotten=[Struct(topic_id=it[0], partition=it[1]) for it in self._forgotten],
             max_bytes=MAX_BYTES,
             max_wait_ms=int(self._heartbeat_s * 1000),
+            promised=self._clock.promised if self._promises else -1,
         )
         for key in listed:
             del self._changed[key]
@@ -197,7 +198,10 @@ class LeaderLink:
         if answer.error_code:
             self._failed(None)
             return
-        self._observe(answer.hlc)
+        self._clock.observe(answer.hlc)
+        self._promises = answer.closing
+        if answer.closing:
+            self._clock.reserve()
         self._heard_at = self._loop.time()
         self._patience.heard(self._heard_at, first=not message.sequence)
         self._seen = max(self._seen, message.sequence)
@@ -248,7 +252,7 @@ class LeaderLink:
             task.cancel()
         self._under_way.clear()
         self._begin()
-        if error is not None and error.refused:
+        if error is not None and error.gone:
             self._lose()
             return
         self._retry_at = self._loop.time() + _RETRY_S

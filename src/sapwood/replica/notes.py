@@ -2,6 +2,7 @@
 
 Two facts per replica: its vote and identity, which must be durable before anybody hears of them;
 and how far its log was durable and committed, which is noted now and then to make starts quick.
+And one of the node: how far its clock may have come.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from sapwood.raft import HardState, Voter
 
 _CLEAN_STOP = b"clean-stop"
 _BOOT = b"boot"
+_CLOCK_BOUND = b"clock"
+_CLOCK = struct.Struct(">Bq")  # version, bound
 _END = struct.Struct(">qq")
 _OLD_END = struct.Struct(">q")
 _IDENTITY = struct.Struct(">Bqiqq")  # version, term, who was voted for, own incarnation
@@ -84,9 +87,24 @@ class Notes:
     def note_extent(self, topic_id: bytes, index: int, extent: Extent) -> None:
         self._journal.put(b"end/" + _name(topic_id, index), _END.pack(*extent))
 
-    def forget(self, topic_id: bytes, index: int) -> None:
-        self._journal.put(b"end/" + _name(topic_id, index), None)
-        self._journal.put(b"raft/" + _name(topic_id, index), None)
+    def clock(self) -> int:
+        """What the node's clock may have shown: it begins there."""
+        noted = self._journal.get(_CLOCK_BOUND)
+        if noted is None:
+            return 0
+        if noted[0] != _VERSION:
+            raise UnreadableNote(f"a clock in format {noted[0]}, this release reads {_VERSION}")
+        _, bound = _CLOCK.unpack(noted)
+        return int(bound)
+
+    def note_clock(self, bound: int) -> None:
+        self._journal.put(_CLOCK_BOUND, _CLOCK.pack(_VERSION, bound))
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        """All of it, also of replicas that were moved away from here long ago."""
+        for kind in (b"end/", b"raft/"):
+            for key, _ in self._journal.items(kind + topic_id.hex().encode() + b"/"):
+                self._journal.put(key, None)
 
     def flush(self) -> asyncio.Future[None]:
         return self._journal.flush()

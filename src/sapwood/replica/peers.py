@@ -9,11 +9,12 @@ import enum
 import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from sapwood.security import NONCE_BYTES, ClientSide
-from sapwood.server.link import Address, Link, PeerUnreachable, Said, open_link
+from sapwood.server.link import Address, Link, PeerUnreachable, Said, is_of_this_host, open_link
+from sapwood.server.types import Clock
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 
@@ -80,7 +81,10 @@ class Peers:
     """Requests to other nodes. `address_of` is asked at each connect, so addresses may change.
 
     `on_connected(node)` is called when a node's control connection is there, `on_lost(node, False)`
-    when it is lost or can't be made, `on_lost(node, True)` when the node's process is gone.
+    when it is lost or can't be made, `on_lost(node, True)` when the node's process is gone. That is
+    so when a connection is refused by the kernel that the process would have: that of this host.
+    What is said for another one may come from a firewall, or from a proxy in front of a node that
+    is alive; `routed` are the nodes that are reached through one.
     """
 
     def __init__(
@@ -90,6 +94,8 @@ class Peers:
         address_of: Callable[[int], Address | None],
         *,
         entropy: Callable[[int], bytes] = os.urandom,
+        routed: Container[int] = (),
+        is_own: Callable[[str], bool] = is_of_this_host,
         on_connected: Callable[[int], None] = _ignore,
         on_lost: Callable[[int, bool], None] = _ignore,
     ) -> None:
@@ -97,11 +103,15 @@ class Peers:
         self._secret = secret
         self._address_of = address_of
         self._entropy = entropy
+        self._routed = routed
+        self._is_own = is_own
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._peers: dict[int, _Peer] = {}
         self._links: dict[Link, None] = {}
         self._closed = False
+        self.clock: Clock | None = None
+        """Goes along with what is asked and answered."""
 
     async def request(
         self,
@@ -179,10 +189,11 @@ class Peers:
             raise PeerUnreachable(
                 f"node {peer.node}: no connection within {timeout_s:g} s{before}",
                 refused=peer.failure is not None and peer.failure.refused,
+                gone=peer.failure is not None and peer.failure.gone,
             )
         outcome = task.result()
         if isinstance(outcome, PeerUnreachable):
-            raise PeerUnreachable(str(outcome), refused=outcome.refused)
+            raise PeerUnreachable(str(outcome), refused=outcome.refused, gone=outcome.gone)
         return outcome
 
     def _connect(self, peer: _Peer, lane: _Lane) -> asyncio.Task[Link | PeerUnreachable]:
@@ -192,6 +203,7 @@ class Peers:
     async def _attempt(self, peer: _Peer, lane: _Lane) -> Link | PeerUnreachable:
         """One attempt for everybody who waits for it, when its time has come."""
         loop = asyncio.get_running_loop()
+        address = None
         try:
             if peer.not_before > loop.time():
                 await asyncio.sleep(peer.not_before - loop.time())
@@ -202,8 +214,10 @@ class Peers:
             name = f"node {peer.node} at {address[0]}:{address[1]}"
             link = await self._open(name, address, peer.node, CONNECT_TIMEOUT_S)
         except PeerUnreachable as failure:
+            if failure.refused and address is not None and peer.node not in self._routed:
+                failure.gone = self._is_own(address[0])
             peer.failed(lane, failure, loop.time())
-            self._tell_lost(peer, lane, refused=failure.refused)
+            self._tell_lost(peer, lane, gone=failure.gone)
             return failure
         finally:
             lane.connecting = None
@@ -217,7 +231,7 @@ class Peers:
     async def _open(
         self, name: str, address: Address, expected_id: int | None, timeout_s: float
     ) -> Link:
-        link = Link(name, self._links, expected_id)
+        link = Link(name, self._links, expected_id, self.clock)
         side = ClientSide(self._secret, self.node_id, self._entropy(NONCE_BYTES))
         await open_link(link, side, address, timeout_s)
         if self._closed:
@@ -246,15 +260,15 @@ class Peers:
         if lane is peer.control:
             # Whether its process is gone shows at once, and not when somebody next needs it.
             self._connect(peer, lane)
-        self._tell_lost(peer, lane, refused=False)
+        self._tell_lost(peer, lane, gone=False)
 
-    def _tell_lost(self, peer: _Peer, lane: _Lane, *, refused: bool) -> None:
+    def _tell_lost(self, peer: _Peer, lane: _Lane, *, gone: bool) -> None:
         if peer.state not in (_State.LOST, _State.GONE):
             peer.lost_at = asyncio.get_running_loop().time()
-        if refused and peer.state is not _State.GONE:
+        if gone and peer.state is not _State.GONE:
             peer.state = _State.GONE
         elif lane is peer.control and peer.state in (_State.UNKNOWN, _State.CONNECTED):
             peer.state = _State.LOST
         else:
             return
-        self._on_lost(peer.node, refused)
+        self._on_lost(peer.node, gone)

@@ -6,19 +6,20 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from sapwood.disk import Disk, SyncFailed
-from sapwood.log import CorruptLog, HybridClock, Log, LogConfig, SegmentCache
-from sapwood.raft import START, Group, HardState, Timing, Vote, Voter, Voters
+from sapwood.log import CorruptLog, Log, SegmentCache
+from sapwood.raft import START, Group, HardState, Timing, Vote, Voter
 from sapwood.raft.roles import NEVER
-from sapwood.replica.acceptance import Rules
 from sapwood.replica.applying import apply
+from sapwood.replica.clock import NodeClock
 from sapwood.replica.exchange import Exchange, Peers
 from sapwood.replica.notes import Extent, Identity, Notes
 from sapwood.replica.partition import GroupKey, Partition
+from sapwood.replica.plan import Plan, Settings, directory_name, key_of
 from sapwood.replica.raft_log import GroupLog
 from sapwood.server.link import PeerUnreachable, Said
 from sapwood.wire.apis import Api
@@ -34,30 +35,6 @@ ALONE = Voter(0, 0)
 _UPKEEP_PER_TURN = 500
 DAMAGED = ".damaged-"
 """What is in the name of a directory that was set aside."""
-
-
-@dataclass(slots=True, frozen=True)
-class Settings:
-    """What a topic's configs mean for its partitions on this node."""
-
-    log: LogConfig
-    rules: Rules
-
-
-@dataclass(slots=True, frozen=True)
-class Plan:
-    """What the metadata says about a partition."""
-
-    topic: str
-    topic_id: bytes
-    index: int
-    settings: Settings
-    first_voters: Voters
-    target: tuple[int, ...]
-
-    @property
-    def key(self) -> GroupKey:
-        return self.topic_id, self.index
 
 
 class JournalFailed(Exception):
@@ -81,20 +58,6 @@ class NoPeers:
 
     def lost_for_s(self, node: int) -> float | None:
         return None
-
-
-def directory_name(topic: str, topic_id: bytes, index: int) -> str:
-    """The id decides, the name is for people. Cut, since a file name has 255 bytes at most."""
-    return f"{topic[:180]}-{index}.{topic_id.hex()}"
-
-
-def key_of(directory: str) -> GroupKey | None:
-    """The replica that a directory is for."""
-    name, _, topic_id = directory.rpartition(".")
-    with contextlib.suppress(ValueError):
-        if len(topic_id) == 32:
-            return bytes.fromhex(topic_id), int(name.rpartition("-")[2])
-    return None
 
 
 def _log_failure(removal: asyncio.Future[None]) -> None:
@@ -143,7 +106,7 @@ class Replicas:
         self._on_unwanted = on_unwanted
         self._on_role_changed = on_role_changed
         self._on_expired = on_expired
-        self._clock = HybridClock()
+        self.clock = NodeClock(self._notes, now_ms)
         self._cache = SegmentCache()
         self._partitions: dict[GroupKey, Partition] = {}
         """By topic id: a topic that is made again under its old name is another one."""
@@ -151,6 +114,8 @@ class Replicas:
         self._noted: dict[GroupKey, Extent] = {}
         self._unopened: dict[GroupKey, _Unopened] = {}
         self._removals: set[asyncio.Task[None]] = set()
+        self._discarding: set[GroupKey] = set()
+        """Moved to other nodes, and their files are still here."""
         self._compaction: asyncio.Task[None] | None = None
         self._compacting: Partition | None = None
         self.offline_total = 0
@@ -163,8 +128,7 @@ class Replicas:
             self._partitions.get,
             partial(apply, self, now_ms),
             self._notes.flush,
-            hybrid_now=self.hybrid_now,
-            observe=self._clock.observe,
+            clock=self.clock,
             entropy=entropy,
             timing=self._timing,
             heartbeat_s=heartbeat_s,
@@ -206,6 +170,8 @@ class Replicas:
     def open(self, plan: Plan) -> Partition | None:
         """Recover or create a replica; None if its log can't be trusted: then it is offline."""
         self._plans[plan.key] = plan
+        if plan.key in self._discarding:
+            return None  # wanted again: it is opened when what it was is gone
         partition = self._recover(plan)
         if partition is not None:
             self._admit(partition)
@@ -252,7 +218,7 @@ class Replicas:
             passes = isinstance(error, OSError)
             self._unopened[plan.key] = _Unopened(plan, str(error), passes, was_open)
             return None
-        self._clock.observe(log.last_hlc)
+        self.clock.observe(log.last_hlc)
         group = Group(
             Voter(self._me.node, identity.incarnation),
             group_log,
@@ -283,6 +249,9 @@ class Replicas:
         if self._notes.was_clean or self._notes.kept_its_memory:
             return noted or first
         return self._rename(plan.key, noted or first)
+
+    def _known(self, key: GroupKey) -> Identity:
+        return self._notes.identity(*key) or Identity(HardState(), self._me.incarnation)
 
     def _rename(self, key: GroupKey, old: Identity) -> Identity:
         """A replica that may have forgotten what it promised must not vote as the one it was."""
@@ -324,28 +293,39 @@ class Replicas:
     def remove(self, topic_id: bytes) -> None:
         """Drop a deleted topic's replicas at once, and their files soon."""
         self.exchange.leaders.forget_topic(topic_id)
-        self._remove([key for key in self._plans if key[0] == topic_id])
+        gone = [key for key in self._plans if key[0] == topic_id]
+        directories = [self._path(self._plans[key]) for key in gone]
+        partitions = [it for it in map(self._drop, gone) if it is not None]
+        self._notes.forget_topic(topic_id)
+        self._in_background(self._let_go(partitions, directories))
 
     def remove_replica(self, key: GroupKey) -> None:
-        """Drop a replica that has been moved to other nodes."""
-        self._remove([key])
+        """Drop a replica that has been moved to other nodes.
 
-    def _remove(self, keys: list[GroupKey]) -> None:
-        gone: list[Partition] = []
-        directories = []
-        for key in keys:
-            plan = self._plans.pop(key, None)
-            if plan is not None:
-                directories.append(self._path(plan))
-            partition = self._partitions.pop(key, None)
-            if partition is not None:
-                gone.append(partition)
-                partition.delete()
-                self.exchange.gone(partition)
-            self._unopened.pop(key, None)
-            self._noted.pop(key, None)
-            self._notes.forget(*key)
-        removal = asyncio.create_task(self._let_go(gone, directories))
+        Should it be moved back, it has forgotten what it acknowledged: it must not vote as the one
+        that did, whom the others may still count by the voters that they know of.
+        """
+        plan = self._plans.get(key)
+        if plan is None or key in self._discarding:
+            return
+        partition = self._drop(key)
+        self._rename(key, self._known(key))
+        self._notes.note_extent(*key, Extent())
+        self._discarding.add(key)
+        self._in_background(self._discard(plan, [] if partition is None else [partition]))
+
+    def _drop(self, key: GroupKey) -> Partition | None:
+        del self._plans[key]
+        self._unopened.pop(key, None)
+        self._noted.pop(key, None)
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            partition.delete()
+            self.exchange.gone(partition)
+        return partition
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        removal = asyncio.create_task(work)
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
 
@@ -358,13 +338,26 @@ class Replicas:
         for directory in directories:
             self._remove_directory(directory)
 
+    async def _discard(self, plan: Plan, partitions: list[Partition]) -> None:
+        try:
+            # Before any file goes: who finds none must not take itself for the one that had them.
+            await self._notes.flush()
+            await self._let_go(partitions, [])
+            await self._disk.offload(partial(self._disk.remove, self._path(plan)))
+        except OSError as error:
+            logger.warning("files of %s-%d stay: %s", plan.topic, plan.index, error)
+        finally:
+            self._discarding.discard(plan.key)
+        wanted = self._plans.get(plan.key)
+        if wanted is not None:
+            self.open(wanted)
+
     def remove_files(self, topic_ids: set[bytes]) -> None:
         """Only ever of topics that the metadata log says were deleted."""
         for name in self._disk.list(self._directory):
             key = key_of(name)
             if key is not None and key[0] in topic_ids:
                 self._remove_directory(f"{self._directory}/{name}")
-                self._notes.forget(*key)
 
     def _remove_directory(self, path: str) -> None:
         # Off the loop: to free a large file takes a file system its time.
@@ -435,8 +428,8 @@ class Replicas:
                 await log.compact(self._now_ms(), partition.last_stable_offset)
             except CorruptLog as error:
                 partition.take_offline(str(error))
-            except OSError as error:
-                logger.warning("compaction of %s failed: %s", partition, error)
+            except Exception as error:  # of whatever kind: the next log's turn comes all the same
+                logger.warning("compaction of %s failed: %s", partition, error, exc_info=True)
             finally:
                 self._compacting = None
 
@@ -491,8 +484,7 @@ class Replicas:
             partition = self._partitions.get(key)
             if plan is None or known is None or known.leader == self._me.node:
                 continue
-            old = self._notes.identity(*key) or Identity(HardState(), self._me.incarnation)
-            self._rename(key, old)
+            self._rename(key, self._known(key))
             self._notes.note_extent(*key, Extent())
             await self._notes.flush()
             if self._plans.get(key) is not plan:
@@ -556,7 +548,7 @@ class Replicas:
     # -- host of the partitions --------------------------------------------------------------
 
     def hybrid_now(self) -> int:
-        return self._clock.now(self._now_ms())
+        return self.clock.now()
 
     def save(self, partition: Partition, state: HardState) -> None:
         identity = Identity(state, partition.group.me.incarnation)
@@ -591,9 +583,9 @@ class Replicas:
 
     def lower_extent(self, partition: Partition, offset: int) -> asyncio.Future[None]:
         noted = self._noted.get(partition.key, Extent())
-        extent = Extent(min(noted.durable_end, offset), min(noted.high_watermark, offset))
-        self._noted[partition.key] = extent
+        extent = self._noted[partition.key] = Extent(*(min(it, offset) for it in noted))
         self._notes.note_extent(*partition.key, extent)
+        self.clock.note()
         return self._notes.flush()
 
     def unwanted(self, partition: Partition) -> None:

@@ -115,6 +115,8 @@ class Api(enum.IntEnum):
     RESERVE_PRODUCER_IDS = 20013
     END_TXN_GROUP = 20014
     HELD_OFFSET = 20020
+    APPEND_TIMES = 20021
+    TOPIC_TIMES = 20022
     ATTACH = 20030
     REGISTER_EDGE = 20031
     CONFIRM_EDGE = 20032
@@ -232,6 +234,8 @@ _VERSIONS: dict[int, tuple[int, int, int]] = {
     Api.RESERVE_PRODUCER_IDS: (0, 0, 0),
     Api.END_TXN_GROUP: (0, 0, 0),
     Api.HELD_OFFSET: (0, 0, 0),
+    Api.APPEND_TIMES: (0, 0, 0),
+    Api.TOPIC_TIMES: (0, 0, 0),
     Api.ATTACH: (0, 0, 0),
     Api.REGISTER_EDGE: (0, 0, 0),
     Api.CONFIRM_EDGE: (0, 0, 0),
@@ -248,6 +252,7 @@ PATIENT = frozenset({Api.PRODUCE, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.CONSUMER_G
 REPEATABLE = frozenset(
     {
         Api.API_VERSIONS,
+        Api.APPEND_TIMES,
         Api.CONSUMER_GROUP_DESCRIBE,
         Api.DESCRIBE_CLUSTER,
         Api.DESCRIBE_CONFIGS,
@@ -269,6 +274,7 @@ REPEATABLE = frozenset(
         Api.NODE_STATUS,
         Api.OFFSET_FETCH,
         Api.OFFSET_FOR_LEADER_EPOCH,
+        Api.TOPIC_TIMES,
     }
 )
 """Carried out late, or twice, they do no harm."""

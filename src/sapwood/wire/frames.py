@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sapwood.wire.apis import Api, is_flexible, is_known_and_flexible
 from sapwood.wire.codec import Buffer, Struct, encode_request_into, encode_response_into
-from sapwood.wire.decoder import skip_tags
+from sapwood.wire.decoder import skip_tags, varint_rest
 from sapwood.wire.errors import MalformedMessage
 
 _LENGTH = struct.Struct(">i")
@@ -16,12 +16,20 @@ _FRAME_AND_RESPONSE_HEADER = struct.Struct(">ii")
 
 DEFAULT_FRAME_LIMIT = 100 * 1024 * 1024
 
+# A tagged field of both headers: the hybrid clock of whoever sends it, for those who send theirs.
+CLOCK_TAG = 20021
+_CLOCK = struct.Struct(">q")
+_TAGS_BEFORE_CLOCK = b"\x01" + bytes([CLOCK_TAG & 0x7F | 0x80, CLOCK_TAG >> 7 & 0x7F | 0x80])
+_TAGS_BEFORE_CLOCK += bytes([CLOCK_TAG >> 14, _CLOCK.size])
+_NO_TAGS = b"\0"
+
 
 class RequestHeader(NamedTuple):
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str | None
+    clock: int | None = None
 
 
 def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
@@ -33,7 +41,7 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     try:
         api, version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
         position = _REQUEST_HEADER.size
-        client_id = None
+        client_id = clock = None
         if size >= 0:
             end = position + size
             if end > len(frame):
@@ -46,12 +54,13 @@ def decode_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
             count = frame[position]
             position += 1
             if count:
+                clock = _find_clock(frame, position, count)
                 position = skip_tags(frame, position, count)
     except (struct.error, IndexError) as error:
         raise MalformedMessage("request header is cut short") from error
     except UnicodeDecodeError as error:
         raise MalformedMessage("client id is not UTF-8") from error
-    return RequestHeader(api, version, correlation_id, client_id), position
+    return RequestHeader(api, version, correlation_id, client_id, clock), position
 
 
 def decode_response_header(api: int, version: int, frame: memoryview) -> tuple[int, int]:
@@ -69,6 +78,31 @@ def decode_response_header(api: int, version: int, frame: memoryview) -> tuple[i
     return correlation_id, position
 
 
+def response_clock(api: int, version: int, frame: memoryview) -> int | None:
+    """The clock in a response's header; after `decode_response_header`, which checks the rest."""
+    at = _RESPONSE_HEADER.size
+    if not has_response_tags(api, version) or not frame[at]:
+        return None
+    return _find_clock(frame, at + 1, frame[at])
+
+
+def _find_clock(data: memoryview, position: int, count: int) -> int | None:
+    if count > 127:
+        count, position = varint_rest(data, position, count)
+    for _ in range(count):
+        tag, position = data[position], position + 1
+        if tag > 127:
+            tag, position = varint_rest(data, position, tag)
+        size, position = data[position], position + 1
+        if size > 127:
+            size, position = varint_rest(data, position, size)
+        if tag == CLOCK_TAG and size == _CLOCK.size:
+            clock: int = _CLOCK.unpack_from(data, position)[0]
+            return clock
+        position += size
+    return None
+
+
 def has_response_tags(api: int, version: int) -> bool:
     # A client that asks for ApiVersions doesn't know yet what the broker speaks, so the header of
     # the answer never changes.
@@ -76,7 +110,12 @@ def has_response_tags(api: int, version: int) -> bool:
 
 
 def encode_request_frame(
-    api: int, version: int, correlation_id: int, client_id: str | None, message: Struct
+    api: int,
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    message: Struct,
+    clock: int | None = None,
 ) -> list[Buffer]:
     """A whole request, its length first."""
     name = None if client_id is None else client_id.encode()
@@ -85,7 +124,10 @@ def encode_request_frame(
     if name:
         buffer += name
     if is_flexible(api, version):
-        buffer.append(0)
+        if clock is None:
+            buffer.append(0)
+        else:
+            buffer += _TAGS_BEFORE_CLOCK + _CLOCK.pack(clock)
     parts: list[Buffer] = []
     encode_request_into(parts, buffer, api, version, message)
     _LENGTH.pack_into(buffer, 0, sum(map(len, parts)) - _LENGTH.size)
@@ -110,6 +152,25 @@ def response_frame(api: int, version: int, correlation_id: int, body: list[Buffe
     tags = b"\0" if has_response_tags(api, version) else b""
     size = _RESPONSE_HEADER.size + len(tags) + sum(map(len, body))
     return [_FRAME_AND_RESPONSE_HEADER.pack(size, correlation_id) + tags, *body]
+
+
+def with_clock(api: int, version: int, frame: list[Buffer], clock: int) -> list[Buffer]:
+    """A whole response, with a clock in its header if that has a place for one."""
+    head = memoryview(frame[0])
+    at = _FRAME_AND_RESPONSE_HEADER.size
+    if len(head) <= at and len(frame) > 1:  # the length alone, in front of what somebody else made
+        second = memoryview(frame[1])
+        missing = at + 1 - len(head)
+        head = memoryview(bytes(head) + bytes(second[:missing]))
+        frame = [head, second[missing:], *frame[2:]]
+    if not has_response_tags(api, version) or bytes(head[at : at + 1]) != _NO_TAGS:
+        return frame
+    size, correlation_id = _FRAME_AND_RESPONSE_HEADER.unpack_from(head)
+    tags = _TAGS_BEFORE_CLOCK + _CLOCK.pack(clock)
+    size += len(tags) - len(_NO_TAGS)
+    start = _FRAME_AND_RESPONSE_HEADER.pack(size, correlation_id) + tags
+    rest = head[at + 1 :]
+    return [start, rest, *frame[1:]] if rest else [start, *frame[1:]]
 
 
 class FrameBuffer:

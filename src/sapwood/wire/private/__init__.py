@@ -19,6 +19,7 @@ from sapwood.wire.private import (
     replication,
     status,
     subscriptions,
+    times,
     transactions,
     tree,
 )
@@ -45,6 +46,8 @@ MESSAGES: dict[tuple[int, int], tuple[Any, Any]] = {
     ),
     (Api.END_TXN_GROUP, 0): (transactions.EndTxnGroupRequest, transactions.EndTxnGroupResponse),
     (Api.HELD_OFFSET, 0): (subscriptions.HeldOffsetRequest, subscriptions.HeldOffsetResponse),
+    (Api.APPEND_TIMES, 0): (times.AppendTimesRequest, times.AppendTimesResponse),
+    (Api.TOPIC_TIMES, 0): (times.TopicTimesRequest, times.TopicTimesResponse),
     (Api.RELAY, 0): (relaying.RelayRequest, relaying.RelayResponse),
     (Api.OUTBOX, 0): (outbox.OutboxRequest, outbox.OutboxResponse),
     (Api.DESCRIBE_REPLICAS, 0): (status.DescribeReplicasRequest, status.DescribeReplicasResponse),

@@ -3,7 +3,17 @@
 Every message carries its sender's hybrid clock, so that clocks follow each other.
 """
 
-from sapwood.wire.private.words import Message, binary, boolean, buffers, int16, int32, int64, uuid
+from sapwood.wire.private.words import (
+    Message,
+    binary,
+    boolean,
+    buffers,
+    int16,
+    int32,
+    int64,
+    tagged,
+    uuid,
+)
 
 
 class Group(Message):
@@ -34,6 +44,7 @@ class ReplicaFetchRequest(Message):
     """Sequence 0 lists all groups of the session; later ones only those that changed.
 
     `seen` is the sequence that the newest answer was for which the sender had when it sent this.
+    `promised` is a time that the sender's clock will never show again, not even after a restart.
     """
 
     hlc: int = int64()
@@ -45,6 +56,7 @@ class ReplicaFetchRequest(Message):
     forgotten: tuple[Group, ...] = ()
     max_bytes: int = int32()
     max_wait_ms: int = int32()
+    promised: int = tagged(0, int64(-1))
 
 
 class FetchedGroup(Message):
@@ -69,10 +81,13 @@ class FetchedGroup(Message):
 
 
 class ReplicaFetchResponse(Message):
+    """`closing`: somebody asks for closed times, so the next request should promise one."""
+
     error_code: int = int16(0)
     hlc: int = int64()
     session_id: int = int64()
     groups: tuple[FetchedGroup, ...]
+    closing: bool = tagged(0, boolean(False))
 
 
 class WantedVote(Message):

@@ -42,7 +42,10 @@ class AttachRequest(Message):
 
 
 class AttachResponse(Message):
-    """Refusal 0: the asker is a child. A depth of -1: this node has no way up at present."""
+    """Refusal 0: the asker is a child. A depth of -1: this node has no way up at present.
+
+    Cut off: a core node that has been without a controller for long.
+    """
 
     error_code: int = int16(0)
     error_message: str | None = string(None)
@@ -53,6 +56,7 @@ class AttachResponse(Message):
     ancestors: tuple[TreePlace, ...] = ()
     cores: tuple[TreePlace, ...] = ()
     siblings: tuple[TreePlace, ...] = ()
+    is_cut_off: bool = boolean(False)
 
 
 class NamedPort(Message):
