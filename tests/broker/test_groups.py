@@ -85,9 +85,11 @@ class Grouping:
         )
         return int(answer.topics[0].partitions[0].error_code)
 
-    async def fetch(self, version: int = 9, *, every: bool = False, stable: bool = False) -> Struct:
+    async def fetch(
+        self, version: int = 9, *, every: bool = False, stable: bool = False, group_id: str = "g"
+    ) -> Struct:
         topics = [Struct(name=TOPIC, topic_id=self.topic_id, partition_indexes=[0, 1])]
-        group = Struct(group_id="g", topics=None if every else topics, member_epoch=-1)
+        group = Struct(group_id=group_id, topics=None if every else topics, member_epoch=-1)
         message = Struct(**vars(group), groups=[group], require_stable=stable)
         answer = await self.asking.answer(Api.OFFSET_FETCH, version, message)
         return answer.groups[0] if version >= 8 else answer
@@ -154,6 +156,21 @@ async def test_a_position_is_committed_and_fetched_in_every_version(
             if fetch_version >= 2:
                 (topic,) = (await client.fetch(fetch_version, every=True)).topics
                 assert [it.committed_offset for it in topic.partitions] == [7]
+
+
+@on_a_loop
+async def test_a_fetch_of_positions_that_fails_says_so_of_every_partition(tmp_path: Path) -> None:
+    """aiokafka doesn't look at the error of the whole: it would begin with the first record."""
+    async with grouping(tmp_path) as client:
+        for version in versions(Api.OFFSET_FETCH):
+            found = await client.fetch(version, group_id="x" * 2000)
+            if version >= 2:
+                assert found.error_code == ErrorCode.INVALID_GROUP_ID
+            if version < 8:
+                codes = [it.error_code for topic in found.topics for it in topic.partitions]
+                assert codes == [ErrorCode.INVALID_GROUP_ID] * 2
+            if 2 <= version < 8:
+                assert (await client.fetch(version, every=True, group_id="x" * 2000)).topics == []
 
 
 @on_a_loop

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from sapwood.metadata.controller import METADATA_TOPIC
+from sapwood.raft import Elected, Progress, Voter
+from sapwood.raft.progress import LONGEST_SILENCE_MS, LastWord
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode
@@ -79,3 +82,21 @@ async def test_the_quorum_is_told_with_listeners_in_capitals_as_java_wants_them(
         (partition,) = answer.topics[0].partitions
         assert (partition.error_code, partition.leader_id) == (0, 0)
         assert [listener.name for listener in answer.nodes[0].listeners] == ["KAFKA"]
+
+
+@on_a_loop
+async def test_a_quorum_is_described_whose_follower_has_just_been_lost(tmp_path: Path) -> None:
+    async with started(tmp_path) as it:
+        partition = it.broker.state.store.partition
+        role = partition.group.role
+        assert isinstance(role, Elected)
+        role.progress[Voter(1, 7)] = Progress(LastWord(float("-inf")))
+        wanted = Struct(topic_name=METADATA_TOPIC, partitions=[Struct(partition_index=0)])
+        answer = await it.answer(Api.DESCRIBE_QUORUM, 2, Struct(topics=[wanted]))
+        (described,) = answer.topics[0].partitions
+        (lost,) = described.observers
+        assert (lost.replica_id, lost.last_fetch_timestamp) == (1, -1)
+        (status,) = (
+            await it.answer(Api.DESCRIBE_REPLICAS, 0, Struct(topics=[METADATA_TOPIC]))
+        ).groups
+        assert status.followers[0].heard_ms == LONGEST_SILENCE_MS

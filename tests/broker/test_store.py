@@ -7,6 +7,8 @@ import pytest
 
 from sapwood.broker import Broker, BrokerConfig
 from sapwood.disk import OsDisk
+from sapwood.metadata import records as r
+from sapwood.metadata.image import TOPIC_RESOURCE
 from sapwood.replica import Voter
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
@@ -67,3 +69,47 @@ async def test_a_node_that_got_the_metadata_as_a_snapshot_still_has_them_after_a
             broker.state.store.partition.restore(snapshot, 0)
         assert set(broker.state.image.topics) == {"orders", "parcels", "bills", "returns"}
         await broker.stop()
+
+
+@on_a_loop
+async def test_a_running_node_follows_moves_and_settings_that_it_learns_of_by_a_snapshot(
+    tmp_path: Path,
+) -> None:
+    """Only the newest state is in it: not that a replica moved, nor that a default is back."""
+    topic_id = bytes(15) + b"\7"
+    created: r.Record = r.TopicCreated(
+        name="orders",
+        topic_id=topic_id,
+        replication_factor=1,
+        partitions=[[1], [0]],
+        voters=[[(1, 0)], [(0, 0)]],
+        configs={"retention.bytes": "4096"},
+    )
+    changes: list[r.Record] = [
+        r.PartitionReassigned(topic_id=topic_id, partition=0, replicas=[2, 1]),
+        r.PartitionReassigned(topic_id=topic_id, partition=1, replicas=[0, 1]),
+        r.ConfigChanged(
+            resource_type=TOPIC_RESOURCE, resource_name="orders", values={"retention.bytes": None}
+        ),
+    ]
+    snapshots = []
+    async with started(tmp_path / "0") as it:
+        store = it.broker.state.store
+        for records in ([created], changes):
+            async with store.changing():
+                await store.commit(records)
+            snapshots.append(store.save())
+
+    config = BrokerConfig(node_id=1, advertised=ADVERTISED, metadata_voters=(Voter(0, 0),))
+    broker = Broker(config, OsDisk(), str(tmp_path / "1"))
+    await broker.start()
+    store, replicas = broker.state.store, broker.state.replicas
+    store.load(snapshots[0])
+    await store.settled()
+    partition = replicas.get(topic_id, 0)
+    assert (partition.target, partition.log.config.retention_bytes) == ((1,), 4096)
+    store.load(snapshots[1])
+    await store.settled()
+    assert (partition.target, partition.log.config.retention_bytes) == ((2, 1), -1)
+    assert replicas.get(topic_id, 1).target == (0, 1)
+    await broker.stop()

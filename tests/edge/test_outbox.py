@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sapwood.disk import OsDisk
+from sapwood.disk import File, OsDisk
 from sapwood.edge.outbox import ASIDE, DAMAGED, QUEUES, Outbox, Queue
 from sapwood.log import CorruptLog
 from sapwood.wire.batch import crc_ok, read_header
@@ -98,6 +98,46 @@ async def test_what_was_accepted_is_there_after_a_kill(tmp_path: Path) -> None:
         await put(outbox, b"3")
         assert values(queue) == [b"1", b"2", b"3"]
     await before.close()
+
+
+class HeldJournal(OsDisk):
+    """A disk that keeps the syncs of the journal back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[asyncio.Future[None]] = []
+        self.is_open = False
+
+    def sync(self, file: File) -> asyncio.Future[None]:
+        if self.is_open or not file.path.endswith("/journal"):
+            return super().sync(file)
+        self.held.append(asyncio.get_running_loop().create_future())
+        return self.held[-1]
+
+    def release(self) -> None:
+        self.is_open = True
+        for each in self.held:
+            each.set_result(None)
+
+
+@on_a_loop
+async def test_nothing_of_a_queue_is_accepted_before_the_journal_has_the_queue(
+    tmp_path: Path,
+) -> None:
+    disk = HeldJournal()
+    outbox = Outbox(disk, str(tmp_path), LIMIT_BYTES, now_ms, os.urandom)
+    first = asyncio.ensure_future(put(outbox, b"1"))
+    await eventually_on_loop(lambda: bool(disk.held))
+    second = asyncio.ensure_future(put(outbox, b"2"))
+    await eventually_on_loop(lambda: outbox.records == 2)
+    await queue_of(outbox).log.sync()
+    for _ in range(20):  # whoever waited for no more than that has its turn
+        await asyncio.sleep(0)
+    assert not first.done()
+    assert not second.done()
+    disk.release()
+    await asyncio.gather(first, second)
+    await outbox.close()
 
 
 @on_a_loop

@@ -110,13 +110,13 @@ def test_an_identity_that_may_not_be_read_is_an_error_that_says_why(tmp_path: Pa
         identity.read(tmp_path)
 
 
-def test_a_founder_is_the_only_voter_and_has_incarnation_zero() -> None:
-    found = identity.found(4)
-    assert (found.node_id, found.incarnation, found.metadata_voters) == (4, 0, ((4, 0),))
+def test_a_founder_is_the_only_voter() -> None:
+    found = identity.found(4, 7)
+    assert (found.node_id, found.incarnation, found.metadata_voters) == (4, 7, ((4, 7),))
     assert found.cluster_id is None
 
 
-def test_whoever_joins_never_has_a_founders_incarnation() -> None:
+def test_a_new_incarnation_is_never_that_of_an_old_founder() -> None:
     assert identity.new_incarnation(bytes) == 1
     assert identity.new_incarnation(lambda count: b"\xff" * count) == 2**63 - 1
 

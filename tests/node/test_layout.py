@@ -14,7 +14,7 @@ def founded(directory: Path, count: int, port: int | None = 9092) -> Layout:
     layout = Layout(directory, count, port)
     for node_id in layout.addresses:
         layout.node_directory(node_id).mkdir(exist_ok=True)
-        identity.write(layout.node_directory(node_id), identity.found(node_id))
+        identity.write(layout.node_directory(node_id), identity.found(node_id, 7))
     layout.save()
     return layout
 

@@ -51,7 +51,8 @@ def running(tmp_path: Path) -> Iterator[Entry]:
 def test_a_founder_gets_an_identity_and_a_secret_and_keeps_them(data: Path) -> None:
     founder = settled(data, bootstrap=True)
     assert isinstance(founder, Member)
-    assert founder.identity == identity.read(data) == identity.found(0)
+    assert founder.identity == identity.read(data)
+    assert founder.identity == identity.found(0, founder.identity.incarnation)
     assert founder.secret == secret.read(data / "secret")
     assert founder.secret_file == data / "secret"
     assert settled(data) == founder
@@ -85,6 +86,19 @@ def test_neither_secret_nor_founding_shows_in_what_is_printed(data: Path) -> Non
     founder = settled(data, bootstrap=True)
     assert repr(founder.secret) not in repr(founder)
     assert founder.secret.hex() not in repr(founder)
+
+
+def test_a_founder_that_has_lost_everything_but_the_secret_is_another_voter(data: Path) -> None:
+    """With it, it can still talk to the nodes of the cluster that it founded first."""
+    first = settled(data, bootstrap=True)
+    (data / identity.FILE_NAME).unlink()
+    second = settled(data, bootstrap=True)
+    assert isinstance(first, Member)
+    assert isinstance(second, Member)
+    assert second.secret == first.secret
+    assert first.identity.metadata_voters == ((0, first.identity.incarnation),)
+    assert second.identity.metadata_voters == ((0, second.identity.incarnation),)
+    assert 0 < first.identity.incarnation != second.identity.incarnation > 0
 
 
 def test_a_node_of_a_release_without_identities_goes_on_as_a_cluster_of_one(data: Path) -> None:

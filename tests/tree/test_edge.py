@@ -67,11 +67,16 @@ class Driven:
         return done
 
     def answer(
-        self, advert: Advert | None, *ancestors: Place, siblings: tuple[Place, ...] = ()
+        self,
+        advert: Advert | None,
+        *ancestors: Place,
+        siblings: tuple[Place, ...] = (),
+        is_cut_off: bool = False,
     ) -> list[Effect]:
         """The parent, or whoever was asked to be it, answers what it was asked last."""
         version = advert.beacon if advert is not None else -7
-        standing = Standing(version, advert, ancestors, (CORE, OTHER_CORE), siblings)
+        cores = CORE, OTHER_CORE
+        standing = Standing(version, advert, ancestors, cores, siblings, is_cut_off)
         self.edge.answered(self.now, self.edge.since, Attached(self.edge._number, standing))
         return self.act()
 
@@ -232,6 +237,37 @@ def test_it_stays_with_a_parent_without_a_way_up_for_a_while_and_then_looks_else
         if it.phase is Phase.ADRIFT:
             it.answer(None, D, CORE)
     assert it.phase is Phase.ASKING
+
+
+def beats(it: Driven, count: int, *, is_cut_off: bool = True) -> list[Effect]:
+    """What is done while the parent, a core node, answers so often."""
+    done: list[Effect] = []
+    for _ in range(count):
+        done += it.answer(Advert(11, 0), CORE, is_cut_off=is_cut_off)
+        done += it.wait(TIMING.beat_s)
+    return done
+
+
+def test_it_leaves_a_core_node_that_is_cut_off_once_the_others_have_a_supervisor() -> None:
+    it = attached(CORE)
+    asked = [each for each in beats(it, 40) if isinstance(each, AskSupervisor)]
+    assert 3 < len(asked) < 12, "now and then, as long as nobody answers"
+    assert {each.places for each in asked} == {(OTHER_CORE,)}
+    for nowhere in (None, CORE):
+        it.offer(nowhere)
+        assert it.edge.parent == CORE
+    assert only(Ask, it.offer(OTHER_CORE)).place == OTHER_CORE
+    assert it.edge.parent is None
+    it.answer(Advert(3, 0), OTHER_CORE)
+    assert it.edge.parent == OTHER_CORE
+
+
+def test_it_stays_with_a_core_node_that_was_cut_off_and_is_no_longer() -> None:
+    it = attached(CORE)
+    assert any(isinstance(each, AskSupervisor) for each in beats(it, 8))
+    assert not any(isinstance(each, AskSupervisor) for each in beats(it, 40, is_cut_off=False))
+    it.offer(OTHER_CORE)
+    assert it.edge.parent == CORE
 
 
 def test_a_restarted_parent_that_knows_nothing_of_its_child_is_left() -> None:

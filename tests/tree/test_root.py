@@ -85,6 +85,18 @@ def test_a_core_node_that_restarted_goes_beyond_the_beacons_that_its_children_ha
     assert told.standing.advert == Advert(501, 0)
 
 
+def test_children_are_told_at_once_that_it_is_cut_off_and_that_it_is_no_longer() -> None:
+    root = Root(ME, TIMING, 0.0)
+    (told,) = ask(root, 0.0, B, 1, renewing=False)
+    for number, is_cut_off in ((2, True), (3, False)):
+        assert isinstance(told, Attached)
+        assert ask(root, 0.0, B, number, seen=told.standing.version) == []
+        root.cut_off(is_cut_off)
+        (told,) = answers(root)
+        assert isinstance(told, Attached)
+        assert told.standing.is_cut_off is is_cut_off
+
+
 def test_an_absurd_wish_for_a_beacon_is_bounded() -> None:
     root = Root(ME, TIMING, 0.0)
     root.asked(0.0, Attach(B, Since(1, 1), 1, False, Advert(2**63 - 1, 1), 2**63 - 1))

@@ -20,6 +20,8 @@ from sapwood.wire.frames import encode_response_frame
 
 REPORT_S = 1.0
 ANSWER_S = 1.0
+CUT_OFF_AFTER = 3.0
+"""So many silences without a controller, more than an election takes, and edges are told."""
 CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
 
 
@@ -110,6 +112,9 @@ class Attaching:
         state = self._state
         cores = (place_of(state.image, it) for it in state.image.nodes if state.is_alive(it))
         self._root.know_cores(self._me(), tuple(it for it in cores if it is not None))
+        metadata = state.store.partition
+        is_long = metadata.leaderless_s() > CUT_OFF_AFTER * state.silence_s
+        self._root.cut_off(is_long and not metadata.has_leader)
 
     def _me(self) -> Place:
         config = self._state.config

@@ -123,6 +123,8 @@ class Broker:
             on_role_changed=self._role_changed,
             on_expired=self._expired,
         )
+        if isinstance(self._peers, Peers):
+            self._peers.clock = replicas.clock
         await replicas.begin()
         store = self._open_store(replicas)
         self._state = BrokerState(
@@ -339,7 +341,6 @@ class Broker:
                     await self._open_partitions(topic, 0)
             case r.PartitionReassigned():
                 if (topic := state.image.topics_by_id.get(record.topic_id)) is not None:
-                    state.replicas.retarget(topic.topic_id, record.partition, record.replicas)
                     await self._open_partitions(topic, record.partition, record.partition + 1)
             case r.TopicDeleted():
                 state.replicas.remove(record.topic_id)
@@ -359,6 +360,8 @@ class Broker:
         state = self.state
         settings = state.settings(topic.name)
         for index in range(first, len(topic.partitions) if end is None else end):
+            # Also if it is open: a snapshot says where it is to be now, and not that it moved.
+            state.replicas.retarget(topic.topic_id, index, topic.partitions[index])
             if (
                 self._config.node_id in topic.partitions[index]
                 and state.replicas.find(topic.topic_id, index) is None

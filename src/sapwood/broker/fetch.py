@@ -239,10 +239,15 @@ def _aborted(partition: Partition, offset: int, views: list[memoryview]) -> list
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> None:
-    """Tell a client whose metadata is older, or newer, than this leader."""
+    """Tell a client whose metadata is older, or newer, than this leader.
+
+    While nobody leads there is no newer metadata to be had, though somebody has stood for election.
+    """
     if epoch == -1 or epoch == partition.leader_epoch:
         return
     if epoch < partition.leader_epoch:
+        if not partition.has_leader:
+            return
         raise KafkaError(
             ErrorCode.FENCED_LEADER_EPOCH,
             f"{partition} is led in epoch {partition.leader_epoch}, not {epoch}: refresh metadata",

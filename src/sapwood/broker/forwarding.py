@@ -26,7 +26,13 @@ ANSWER_S = 30.0
 RETRY_S = 0.05
 _LENGTH_BYTES = 4
 
-_REPEATABLE = {Api.DESCRIBE_QUORUM, Api.JOIN, Api.REGISTER_EDGE, Api.CONFIRM_EDGE}
+_REPEATABLE = {
+    Api.CONFIRM_EDGE,
+    Api.DESCRIBE_QUORUM,
+    Api.JOIN,
+    Api.REGISTER_EDGE,
+    Api.TOPIC_TIMES,
+}
 """Carried out twice they do what they do once, so another controller may be asked the same."""
 
 Response = list[Buffer] | None

@@ -23,6 +23,10 @@ def reads_alone(state: BrokerState, topic: Topic, index: int) -> bool:
     What is committed stays readable without a quorum. Not at once: a node that was asleep first
     has to find out whether it has missed an election.
 
+    Nor while enough are there to elect a leader, which may take longer than that on a busy machine.
+    If two nodes say that they lead, a client that hears one, the other and the one again goes back
+    and forth, and librdkafka may come to rest at the wrong one for good.
+
     Such a node may be the one that is cut off, while the others go on, and its clients may know
     nobody else: they are answered and then sent away, writers always, readers if there was nothing
     for them. Else they would ask this node for ever, and be told about nobody but itself.
@@ -33,21 +37,31 @@ def reads_alone(state: BrokerState, topic: Topic, index: int) -> bool:
         and partition.offline_reason is None
         and not partition.has_leader
         and partition.leaderless_s() > READ_ALONE_AFTER * state.silence_s
+        and partition.group.speaks_for_minority(state.loop_now())
     )
 
 
 def current_leader(state: BrokerState, topic: Topic, index: int) -> tuple[int, int]:
-    """(node, epoch); (-1, -1) if nobody is known to lead."""
+    """(node, epoch); node -1 if nobody is known to lead.
+
+    The epoch is -1 only if there is no telling. Clients take that for news, however old it is, and
+    forget which epoch they had heard of. A replica that has just been started at least knows who
+    wrote to it last; not its own term, at which nobody may have been elected: clients that had
+    heard of that one would take no notice of those who are.
+    """
     known = state.leadership(topic, index)
-    epoch = -1 if known is None else known.epoch
+    partition = state.replicas.find(topic.topic_id, index)
+    epoch = -1 if partition is None else partition.log.position[0]
+    if known is not None and known.epoch < epoch:
+        known = None  # it is told by one that was replaced
+    elif known is not None:
+        epoch = known.epoch
     if reads_alone(state, topic, index):
         return state.config.node_id, epoch
     if known is None:
-        return -1, -1
-    if known.leader == state.config.node_id:
-        partition = state.replicas.find(topic.topic_id, index)
-        if partition is None or not partition.leads:
-            return -1, epoch  # it led once, and who does now has yet to be heard of
+        return -1, epoch
+    if known.leader == state.config.node_id and (partition is None or not partition.leads):
+        return -1, epoch  # it led once, and who does now has yet to be heard of
     return (known.leader, epoch) if state.is_alive(known.leader) else (-1, epoch)
 
 

@@ -1,5 +1,8 @@
 """ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where a partition's records lie."""
 
+import asyncio
+from operator import methodcaller
+
 from sapwood.broker.fetch import READ_COMMITTED, check_leader_epoch
 from sapwood.broker.state import BrokerState
 from sapwood.replica import Partition
@@ -15,10 +18,10 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
 
-def list_offsets(state: BrokerState, request: Request, message: Struct) -> Struct:
+async def list_offsets(state: BrokerState, request: Request, message: Struct) -> Struct:
     stable = getattr(message, "isolation_level", 0) == READ_COMMITTED
 
-    def one(topic: Struct, wanted: Struct) -> Struct:
+    async def one(topic: Struct, wanted: Struct) -> Struct:
         result = Struct(
             partition_index=wanted.partition_index,
             error_code=0,
@@ -31,23 +34,30 @@ def list_offsets(state: BrokerState, request: Request, message: Struct) -> Struc
             check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
             partition.check_newest()
             limit = partition.last_stable_offset if stable else partition.high_watermark
-            result.timestamp, result.offset = _offset_at(partition, wanted.timestamp, limit)
+            epoch = partition.leader_epoch
+            found = await _offset_at(state, partition, wanted.timestamp, limit)
+            result.timestamp, result.offset = found
         except KafkaError as error:
             result.error_code = int(error.code)
         else:
             if result.offset >= 0:
-                result.leader_epoch = partition.leader_epoch
+                result.leader_epoch = epoch
         return result
 
     return Struct(
         topics=[
-            Struct(name=topic.name, partitions=[one(topic, wanted) for wanted in topic.partitions])
+            Struct(
+                name=topic.name,
+                partitions=[await one(topic, wanted) for wanted in topic.partitions],
+            )
             for topic in message.topics
         ]
     )
 
 
-def _offset_at(partition: Partition, timestamp: int, limit: int) -> tuple[int, int]:
+async def _offset_at(
+    state: BrokerState, partition: Partition, timestamp: int, limit: int
+) -> tuple[int, int]:
     """(timestamp, offset); -1 where there is none below the limit."""
     if timestamp == LATEST:
         return -1, limit
@@ -56,11 +66,18 @@ def _offset_at(partition: Partition, timestamp: int, limit: int) -> tuple[int, i
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1  # nothing is ever tiered
     if timestamp == MAX_TIMESTAMP:
-        found = partition.look_up(lambda log: log.max_timestamp(limit))
+        timestamp = partition.look_up(lambda log: log.largest_timestamp(limit))
+        if timestamp < 0:
+            return -1, -1
     elif timestamp < 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Timestamp {timestamp} means nothing here")
-    else:
-        found = partition.look_up(lambda log: log.offset_for_timestamp(timestamp, limit))
+    found: tuple[int, int] | int | None = 0
+    while isinstance(found, int):
+        search = methodcaller("offset_for_timestamp", timestamp, limit, found)
+        async with state.searching:
+            found = partition.look_up(search)
+            if isinstance(found, int):
+                await asyncio.sleep(0)
     return (-1, -1) if found is None else (found[1], found[0])
 
 

@@ -264,8 +264,9 @@ def _quorum(state: BrokerState, topic: Struct, wanted: Struct) -> Struct:
             known = partition.followers.get(voter)
             mine = voter == partition.group.me
             end = partition.log.end_offset if mine else known.durable.offset if known else -1
-            heard_ms = 0 if mine else int((now - known.contact.heard_at) * 1000) if known else -1
-            at_ms = state.now_ms() - heard_ms if heard_ms >= 0 else -1
+            at_ms = -1
+            if mine or known:
+                at_ms = max(-1, state.now_ms() - (known.silent_ms(now) if known else 0))
             described = Struct(
                 replica_id=voter.node,
                 replica_directory_id=bytes(8) + voter.incarnation.to_bytes(8, "big"),

@@ -15,7 +15,6 @@ from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 _FIRST_FETCH_OF_SEVERAL = 8
-_FIRST_FETCH_WITH_ERROR = 2
 NO_TOPIC_ID = bytes(16)
 # What a transaction's coordinator calls fenced has another name in this answer.
 _TOLD_TO_PRODUCERS = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
@@ -127,10 +126,12 @@ async def offset_fetch(state: BrokerState, request: Request, message: Struct) ->
         wanted = [_fetch(state, group, require_stable=require_stable) for group in message.groups]
         return Struct(groups=await asyncio.gather(*wanted))
     answer = await _fetch(state, message, require_stable=require_stable)
-    if version < _FIRST_FETCH_WITH_ERROR and answer.error_code:
+    if answer.error_code:
+        # Beside the error of the whole, which some clients don't look at (aiokafka): they take
+        # silence about a partition for a group that has no position there, and begin anew.
         answer.topics = [
             _topic_answer(topic, [(index, None, answer.error_code) for index in indexes])
-            for topic in message.topics
+            for topic in message.topics or ()
             if (indexes := topic.partition_indexes)
         ]
     return answer

@@ -8,6 +8,7 @@ from sapwood.broker.ordering import Sequenced, sequenced
 from sapwood.broker.refusal import refuse
 from sapwood.broker.relaying import RelayedConnection
 from sapwood.broker.state import BrokerState
+from sapwood.broker.tree_events import TOPIC as TREE_TOPIC
 from sapwood.broker.verifying import Batch
 from sapwood.metadata.controller import check_not_internal, find_topic
 from sapwood.replica import Guard, OnCommitted, Partition
@@ -90,6 +91,7 @@ class _Item:
                 known = partition.log.producers.find(header.producer_id)
                 self._state.ordering.check(*sender, is_known=known is not None)
             check_not_internal(partition.topic)
+            self._check_writer(partition.topic)
             if acks == -1:
                 partition.check_enough_replicas()
             if transactional_id is None or header is None or not _is_transactional(header):
@@ -106,6 +108,13 @@ class _Item:
                 )
         except KafkaError as error:
             self._refuse(error)
+
+    def _check_writer(self, topic: str) -> None:
+        """What happens to the tree only the controller tells."""
+        if topic == TREE_TOPIC and self._request.connection.node not in self._state.image.nodes:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the cluster's controller"
+            )
 
     def _note_if_refused(self, header: BatchHeader) -> tuple[Connection, Sequenced] | None:
         """Who sends it, if it has to keep an order: what follows it must not come before it."""

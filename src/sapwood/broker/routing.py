@@ -160,6 +160,7 @@ ROUTES: dict[int, Route] = {
         "topic_data", "partition_data", "index", "responses", "partition_responses"
     ),
     Api.FETCH: ByLeader("topics", "partitions", "partition", "responses"),
+    Api.APPEND_TIMES: ByLeader("topics", "partitions", "partition"),
     Api.LIST_OFFSETS: ByLeader("topics", "partitions", "partition_index"),
     Api.OFFSET_FOR_LEADER_EPOCH: ByLeader("topics", "partitions", "partition"),
     Api.DELETE_RECORDS: ByLeader("topics", "partitions", "partition_index"),

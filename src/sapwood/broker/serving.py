@@ -20,6 +20,7 @@ from sapwood.broker import (
     replication,
     status,
     supervising,
+    times,
     topics,
     transactions,
 )
@@ -127,6 +128,8 @@ _COOKED: dict[Api, Cooked] = {
     Api.LIST_CLIENTS: clients.list_all,
     Api.RESERVE_PRODUCER_IDS: producers.reserve_producer_ids,
     Api.HELD_OFFSET: holding.answer_held_offset,
+    Api.APPEND_TIMES: times.append_times,
+    Api.TOPIC_TIMES: times.topic_times,
     Api.END_TXN_GROUP: transactions.end_txn_group,
     Api.REGISTER_EDGE: supervising.register,
     Api.CONFIRM_EDGE: supervising.confirm,
@@ -149,12 +152,14 @@ _AT_CONTROLLER = {
     Api.JOIN,
     Api.REGISTER_EDGE,
     Api.REPORT_DOWN,
+    Api.TOPIC_TIMES,
 }
 
 # Kafka's, but among nodes only: the whole of it, or its later versions.
 _NOT_ADVERTISED = {Api.WRITE_TXN_MARKERS}
 # Ours, but clients want to know whether they are there.
 _OWN_ADVERTISED = {
+    Api.APPEND_TIMES,
     Api.CHANGE_CLIENT,
     Api.CONFIRM_EDGE,
     Api.DESCRIBE_REPLICAS,
@@ -164,6 +169,7 @@ _OWN_ADVERTISED = {
     Api.NODE_STATUS,
     Api.REGISTER_EDGE,
     Api.REPORT_DOWN,
+    Api.TOPIC_TIMES,
 }
 _LAST_ADVERTISED: dict[int, int] = {Api.ADD_PARTITIONS_TO_TXN: transactions.FIRST_OF_NODES - 1}
 

@@ -88,6 +88,8 @@ class BrokerState:
     now_ms: Callable[[], int]
     server_metrics: Callable[[], dict[str, float]]
     fetch_waiters: set[FetchWaiter] = field(default_factory=set)
+    searching: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by whoever looks for a record by its time, so that one turn of the loop sees one."""
     verifying: Verifying = field(default_factory=Verifying)
     ordering: Ordering = field(default_factory=Ordering)
     markers_over: dict[int, float] = field(default_factory=dict)

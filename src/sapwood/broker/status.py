@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from sapwood.broker.state import BrokerState
@@ -10,15 +11,20 @@ from sapwood.server import Request
 from sapwood.wire.codec import Struct
 
 
-def node_status(state: BrokerState, request: Request, message: Struct) -> Struct:
-    from importlib.metadata import version as package_version  # it takes 14 ms to load
+@functools.cache  # it is read from a file, and gateways ask all the time
+def _version() -> str:
+    from importlib.metadata import version  # it takes 14 ms to load
 
+    return version("sapwood")
+
+
+def node_status(state: BrokerState, request: Request, message: Struct) -> Struct:
     health = _health(state)
     return Struct(
         node_id=state.config.node_id,
         kind="core",
         pid=os.getpid(),
-        version=package_version("sapwood"),
+        version=_version(),
         listeners=[
             Struct(name=name, host=host, port=port)
             for name, (host, port) in state.config.advertised.items()
@@ -123,7 +129,7 @@ def _replica(state: BrokerState, partition: Partition) -> Struct:
                 incarnation=replica.incarnation,
                 log_end=it.position.offset,
                 durable_end=it.durable.offset,
-                heard_ms=int(min(max(now - it.contact.heard_at, 0), 1e9) * 1000),
+                heard_ms=it.silent_ms(now),
             )
             for replica, it in progress.items()
         ],

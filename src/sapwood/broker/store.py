@@ -248,6 +248,10 @@ class MetadataStore:
         gone = self.image.topics_by_id.keys() - image.topics_by_id.keys()
         image.deleted_topics |= gone
         self._unsettled.extend((offset - 1, r.TopicDeleted(topic_id=it)) for it in sorted(gone))
+        # What has its defaults again isn't in a snapshot either.
+        for kind, name in sorted(self.image.configs.keys() - image.configs.keys()):
+            reset = r.ConfigChanged(resource_type=kind, resource_name=name, values={})
+            self._unsettled.append((offset - 1, reset))
         self.image = image
         self.applied = offset
         self._settle()

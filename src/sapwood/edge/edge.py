@@ -6,6 +6,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 from sapwood.edge.cache import DEFAULT_BYTES, Cache
+from sapwood.edge.clock import HeardClock
 from sapwood.edge.delivering import CLIENT_ID
 from sapwood.edge.fetching import Fetching
 from sapwood.edge.filling import Filling
@@ -36,6 +37,7 @@ class Edge:
     def __init__(
         self,
         identity: Identity,
+        now_ms: Callable[[], int],
         *,
         load: Callable[[], int] = lambda: 0,
         cache_bytes: int = DEFAULT_BYTES,
@@ -44,6 +46,7 @@ class Edge:
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """`load` is how many clients there are."""
+        self.clock = HeardClock(now_ms)
         self.node_id = identity.node_id
         self._advertised = identity.advertised
         self._load = load
@@ -51,7 +54,9 @@ class Edge:
         self._parked: dict[object, set[asyncio.Future[Response]]] = {}
         """Fetches that wait, by the connection that they came over."""
         self.uplink = Uplink()
-        self._hanging = Hanging(identity, self.uplink, load, timing or Timing(), entropy)
+        self._hanging = Hanging(
+            identity, self.uplink, load, timing or Timing(), entropy, self.clock
+        )
         self.cache = Cache(cache_bytes)
         topics = Topics(self._ask_for_itself)
         self._filling = Filling(self.cache, self.uplink, topics.forget)

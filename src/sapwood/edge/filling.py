@@ -22,6 +22,11 @@ PARTITION_MAX_BYTES = 1 << 20
 MOST_FETCHES = 4
 ANSWER_S = 10.0
 PAUSE_S = 0.05
+GATHER_S = 0.01
+"""Between an answer and the next fetch: at high rates a parent is asked for many records at a
+time, not once for each. At low rates nothing waits for it: the next fetch is there before them."""
+MUCH = 64 << 10
+"""Bytes of an answer after which there is no such break: this edge is behind."""
 UNWANTED_AFTER_S = 30.0
 SWEEP_S = 5.0
 
@@ -84,13 +89,17 @@ class Filling:
             return
         by_key = {it.key: it for it in wanted}
         is_refused = answer.error_code != 0
+        size = 0
         for topic in answer.responses:
             for it in topic.partitions:
                 partition = by_key.get((topic.topic_id, it.partition_index))
                 if partition is not None and not partition.is_gone:
                     is_refused |= not self._take(partition, it)
+                    size += len(it.records or b"")
         if is_refused:
             await asyncio.sleep(PAUSE_S)
+        elif 0 < size < MUCH:
+            await asyncio.sleep(GATHER_S)
 
     def _take(self, partition: CachedPartition, answer: Struct) -> bool:
         """False: not now."""

@@ -16,6 +16,7 @@ from sapwood.edge.uplink import Uplink
 from sapwood.security import NONCE_BYTES, ClientSide
 from sapwood.server import Request
 from sapwood.server.link import Link, PeerUnreachable, open_link
+from sapwood.server.types import Clock
 from sapwood.tree.edge import Edge
 from sapwood.tree.wiring import decode_answer, decode_attach, encode_answer, encode_attach
 from sapwood.tree.words import (
@@ -71,8 +72,10 @@ class Hanging:
         load: Callable[[], int],
         timing: Timing,
         entropy: Callable[[int], bytes],
+        clock: Clock,
     ) -> None:
         """`load` is how many clients there are."""
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         wish = identity.parent
         self._rules = Edge(
@@ -211,7 +214,8 @@ class Hanging:
     async def _link(self, place: Place) -> Link:
         me = self._rules.me.node_id
         name = f"{place.host}:{place.port}"
-        link = Link(name, self._links, place.node_id if place.node_id >= 0 else None)
+        expected_id = place.node_id if place.node_id >= 0 else None
+        link = Link(name, self._links, expected_id, self._clock)
         side = ClientSide(self._secret, me, self._entropy(NONCE_BYTES))
         way = self._routes.get(place.node_id, _way(place))
         await open_link(link, side, way, CONNECT_TIMEOUT_S)

@@ -53,6 +53,8 @@ class Queue:
         """Everything before it is delivered."""
         self.is_sure = False
         """Whether the cluster was asked about the position, and nothing is open since."""
+        self.is_known = True
+        """Whether the journal has it on disk: else nothing of it would be there after a crash."""
 
     @property
     def records(self) -> int:
@@ -138,17 +140,18 @@ class Outbox:
                 f"{self.limit_bytes} bytes",
             )
         try:
-            queue, is_new = self._queue(key)
+            queue = self._queue(key)
             self._write(queue.log, batch, header)
         except (OSError, CorruptLog) as error:
             self.refused_total += header.record_count
             raise self._unwritable(error) from error
-        return asyncio.ensure_future(self._sync(queue, header.record_count, is_new=is_new))
+        return asyncio.ensure_future(self._sync(queue, header.record_count))
 
-    async def _sync(self, queue: Queue, record_count: int, *, is_new: bool) -> None:
+    async def _sync(self, queue: Queue, record_count: int) -> None:
         try:
-            if is_new:
-                await self.journal.flush()  # a queue that isn't in the journal doesn't exist
+            if not queue.is_known:
+                await self.journal.flush()
+                queue.is_known = True
             await queue.log.sync()
         except Exception as error:
             self.refused_total += record_count
@@ -159,16 +162,17 @@ class Outbox:
     def _unwritable(self, error: Exception) -> KafkaError:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The outbox can't be written: {error}")
 
-    def _queue(self, key: Key) -> tuple[Queue, bool]:
+    def _queue(self, key: Key) -> Queue:
         queue = self._queues.get(key)
         if queue is not None:
-            return queue, False
+            return queue
         name = f"{key[0][:READABLE]}-{key[1]}~{self._entropy(NAME_BYTES).hex()}"
         queue = Queue(key, name, self._open_log(f"{QUEUES}/{name}", 0))
         queue.is_sure = True  # the cluster has never heard of it
+        queue.is_known = False
         self.journal.put(_fact("queue", name), msgspec.json.encode(key))
         self._queues[key] = queue
-        return queue, True
+        return queue
 
     def _write(self, stored: Log, batch: memoryview, header: BatchHeader) -> None:
         patch_offset(batch, 0, stored.end_offset, _NO_EPOCH)

@@ -77,6 +77,8 @@ class NodeConfig(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     configs: dict[str, str] = {}
     """Kafka's broker configs, such as log.retention.ms."""
     limits: Limits = Limits()
+    clock_offset_ms: int = 0
+    """How far its clock is off, for tests: no host's clock can be set for one process."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
     stop_grace_s: Annotated[float, msgspec.Meta(ge=0)] = 5.0

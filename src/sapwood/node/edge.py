@@ -1,19 +1,18 @@
 """An edge's process: who it is, ports, the edge, the server; and all of it in reverse."""
 
 import asyncio
-import contextlib
 import errno
 import json
 import logging
 import os
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 from sapwood.disk import JournalCorrupt, OsDisk
 from sapwood.edge import Edge, Identity, Outbox
 from sapwood.node import membership
 from sapwood.node.config import parse_address
-from sapwood.node.layout import OUTBOX_NAME
+from sapwood.node.layout import EDGE_FILE_NAME, OUTBOX_NAME, edge_identity
 from sapwood.node.membership import Newcomer, NoMembership
 from sapwood.node.shell import Shell, StartFailed, fitting, not_ready, raise_file_limit, reachable
 from sapwood.replica.peers import Peers
@@ -26,7 +25,6 @@ from sapwood.wire.errors import ErrorCode
 
 logger = logging.getLogger("sapwood.node")
 
-FILE_NAME = "edge.json"
 NO_ID = -1
 ANSWER_S = 5.0
 PAUSE_S = 0.1
@@ -64,8 +62,8 @@ class EdgeNode(Shell):
                 node_id, incarnation, advertised, cluster.secret, known, parent, routes
             )
             outbox = self._outbox()
-            edge = Edge(identity, load=lambda: len(server.connections), outbox=outbox)
-            server.handler = edge.handle
+            edge = Edge(identity, _now_ms, load=lambda: len(server.connections), outbox=outbox)
+            server.handler, server.clock = edge.handle, edge.clock
             await server.start()
         except (NoMembership, JournalCorrupt) as error:
             raise StartFailed(str(error)) from error
@@ -95,10 +93,11 @@ class EdgeNode(Shell):
         self, cluster: Newcomer, known: tuple[Address, ...], advertised: dict[str, Address]
     ) -> tuple[int, int]:
         """Its id, given by the cluster once and for all; and an incarnation larger than before."""
-        path = self.directory / FILE_NAME
-        node_id, before = _read(path)
+        path = self.directory / EDGE_FILE_NAME
+        # Without a file that can be read it is a new edge.
+        node_id, before = edge_identity(self.directory) or (NO_ID, 0)
         if node_id == NO_ID:
-            given = await self.unless_stopped(_ask_for_id(cluster.secret, known, advertised))
+            given = await self.unless_stopped(ask_for_id(cluster.secret, known, advertised))
             if given is None:
                 raise NoMembership("told to stop before the cluster has taken this edge in")
             node_id = given
@@ -113,22 +112,17 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _read(path: Path) -> tuple[int, int]:
-    """Without a file that can be read it is a new edge."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        return int(stored["id"]), int(stored["incarnation"])
-    return NO_ID, 0
-
-
-async def _ask_for_id(
-    secret: bytes, known: tuple[Address, ...], advertised: dict[str, Address]
+async def ask_for_id(
+    secret: bytes,
+    known: tuple[Address, ...],
+    advertised: dict[str, Address],
+    entropy: Callable[[int], bytes] = os.urandom,
 ) -> int:
     host, port = next(iter(advertised.values()))
     message = Struct(edge_id=NO_ID, host=host, port=port, ports=[], wish="")
     loop = asyncio.get_running_loop()
     next_word_at = loop.time() + REMINDER_S
-    peers = Peers(NO_ID, secret, lambda _: None)
+    peers = Peers(NO_ID, secret, lambda _: None, entropy=entropy)
     try:
         while True:
             reasons = []

@@ -1,9 +1,9 @@
 """`identity.json`: which node of which cluster a data directory belongs to.
 
 It is written before anything else of the node's, and names the first voters of the cluster's
-metadata. The incarnation tells a node that has its data from one that lost it: whoever joins
-draws a new one, so that a node with an empty directory can't vote for what it has forgotten.
-A founder has incarnation 0: founded again it would be in another cluster.
+metadata. The incarnation tells a node that has its data from one that lost it: whoever joins or
+founds a cluster draws a new one, so that a node with an empty directory can't vote for what it has
+forgotten. A founder, too: with a secret that was kept it would be let in as the one it was.
 """
 
 import os
@@ -20,7 +20,8 @@ FILE_NAME = "identity.json"
 VERSION = 2
 UNCHECKED_VERSION = 1
 """Of releases that wrote no checksum."""
-FOUNDERS_INCARNATION = 0
+OLD_INCARNATION = 0
+"""Of founders before they drew one."""
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -104,16 +105,16 @@ def founded_before(directory: Path) -> bool:
     )
 
 
-def found(node_id: int) -> Identity:
+def found(node_id: int, incarnation: int) -> Identity:
     """The first node of a cluster, which gets its id when the metadata log is begun."""
     return Identity(
         cluster_id=None,
         node_id=node_id,
-        incarnation=FOUNDERS_INCARNATION,
-        metadata_voters=((node_id, FOUNDERS_INCARNATION),),
+        incarnation=incarnation,
+        metadata_voters=((node_id, incarnation),),
     )
 
 
 def new_incarnation(entropy: Callable[[int], bytes] = os.urandom) -> int:
-    """Never a founder's, and never the same again."""
+    """Never that of an old founder, and never the same again."""
     return (int.from_bytes(entropy(8), "big") & (2**63 - 1)) or 1

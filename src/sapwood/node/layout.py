@@ -19,6 +19,9 @@ HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
 GATEWAY_PORTS = {"rest": 8080, "lines": 7000}
 OUTBOX_NAME = "outbox"
+EDGE_PREFIX = "edge_"
+"""Of the names of tables in `cluster.json` that are about edges."""
+EDGE_FILE_NAME = "edge.json"
 EDGES_FROM = 100
 """So far above the first node's port, edges listen."""
 
@@ -46,9 +49,20 @@ def known_nodes(directory: Path) -> dict[int, str]:
     return _stored(directory).get("nodes", {})
 
 
-def gateway_addresses(directory: Path) -> dict[str, dict[int, str]]:
-    """What the gateways serve → node id → the address that the one beside it had last."""
-    return {name: found for name, found in _stored(directory).items() if name in GATEWAY_PORTS}
+def edge_identity(directory: Path) -> tuple[int, int] | None:
+    """Id and incarnation of the edge with this directory; None if the cluster has given it none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        stored = json.loads((directory / EDGE_FILE_NAME).read_text(encoding="utf-8"))
+        return int(stored["id"]), int(stored["incarnation"])
+    return None
+
+
+def gateway_addresses(directory: Path, prefix: str = "") -> dict[str, dict[int, str]]:
+    """What the gateways serve → node id → the address that the one beside it had last.
+
+    With EDGE_PREFIX those beside edges, by the edges' indexes."""
+    stored = _stored(directory)
+    return {name: stored[prefix + name] for name in GATEWAY_PORTS if prefix + name in stored}
 
 
 def _stored(directory: Path) -> dict[str, dict[int, str]]:
@@ -59,7 +73,7 @@ def _stored(directory: Path) -> dict[str, dict[int, str]]:
         if version == VERSION:
             return {
                 name: {int(node_id): str(address) for node_id, address in stored[name].items()}
-                for name in ("nodes", *GATEWAY_PORTS)
+                for name in ("nodes", *GATEWAY_PORTS, *(EDGE_PREFIX + it for it in GATEWAY_PORTS))
                 if name in stored or name == "nodes"
             }
     except (FileNotFoundError, NotADirectoryError):
@@ -196,7 +210,7 @@ class Layout:
             for name, addresses in {
                 "nodes": self.addresses,
                 **self.gateways,
-                **{f"edge_{name}": it for name, it in self.edge_gateways.items() if it},
+                **{EDGE_PREFIX + name: it for name, it in self.edge_gateways.items() if it},
             }.items()
         }
         path = self.directory / FILE_NAME

@@ -1,14 +1,19 @@
 """The nodes that live under one directory of this machine: where they are and how they are."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 from sapwood.node import ready
 from sapwood.node.layout import (
+    EDGE_PREFIX,
     OUTBOX_NAME,
+    LayoutUnusable,
     edge_directory,
+    edge_identity,
     edge_indexes,
+    gateway_addresses,
     node_directory,
     node_ids,
 )
@@ -16,12 +21,16 @@ from sapwood.node.lock import holder, is_locked
 
 SUPERVISOR_LOCK = "supervisor.lock"
 CONNECT_TIMEOUT_S = 2.0
+GATEWAYS_AS = {"rest": "http", "lines": "lines"}
+"""What a gateway serves, as a node's addresses name it."""
 
 
 class NodeState(NamedTuple):
-    id: int
+    id: int | None
+    """None for an edge that the cluster hasn't given one yet."""
     kind: str
     addresses: dict[str, str]
+    """Where it listens, and where the gateway that the supervisor keeps beside it does."""
     pid: int | None
     state: str
     """running, starting or stopped"""
@@ -41,21 +50,43 @@ def supervisor_pid(directory: Path) -> int | None:
 def node_states(directory: Path) -> list[NodeState]:
     """Every node under the directory, or the one whose own data directory it is."""
     if (directory / ready.LOCK_NAME).exists():
-        return [_node_state(directory, 0, supervised=False)]
+        return [_node_state(directory, 0, "core", {}, supervised=False)]
     supervised = supervisor_pid(directory) is not None
+    beside = _beside(directory, "")
     return [
-        _node_state(node_directory(directory, node_id), node_id, supervised=supervised)
+        _node_state(
+            node_directory(directory, node_id),
+            node_id,
+            "core",
+            beside.get(node_id, {}),
+            supervised=supervised,
+        )
         for node_id in node_ids(directory)
     ]
 
 
 def edge_states(directory: Path) -> list[NodeState]:
-    """Every edge under the directory."""
+    """Every edge under the directory that runs, or belonged to the cluster when it was last up."""
     supervised = supervisor_pid(directory) is not None
-    return [
-        _node_state(edge_directory(directory, index), index, supervised=supervised)
-        for index in edge_indexes(directory)
-    ]
+    beside = _beside(directory, EDGE_PREFIX)
+    found = []
+    for index in edge_indexes(directory):
+        folder = edge_directory(directory, index)
+        if index in beside or is_locked(folder / ready.LOCK_NAME):
+            edge_id, _ = edge_identity(folder) or (None, 0)
+            gateway = beside.get(index, {})
+            found.append(_node_state(folder, edge_id, "edge", gateway, supervised=supervised))
+    return found
+
+
+def _beside(directory: Path, prefix: str) -> dict[int, dict[str, str]]:
+    """Node id, or an edge's index → the addresses of the gateway beside it."""
+    found: dict[int, dict[str, str]] = {}
+    with contextlib.suppress(LayoutUnusable):
+        for name, addresses in gateway_addresses(directory, prefix).items():
+            for index, address in addresses.items():
+                found.setdefault(index, {})[GATEWAYS_AS[name]] = address
+    return found
 
 
 def outbox_addresses(directory: Path) -> list[str]:
@@ -69,15 +100,18 @@ def outbox_addresses(directory: Path) -> list[str]:
     return found
 
 
-def _node_state(directory: Path, index: int, *, supervised: bool) -> NodeState:
+def _node_state(
+    directory: Path, node_id: int | None, kind: str, gateway: dict[str, str], *, supervised: bool
+) -> NodeState:
     lock = directory / ready.LOCK_NAME
     found = ready.read(directory)
     if not is_locked(lock):
         # A supervisor whose node has ended is about to start it again.
-        return NodeState(index, "core", {}, None, "starting" if supervised else "stopped")
+        return NodeState(node_id, kind, {}, None, "starting" if supervised else "stopped")
     if found is None or not all(map(_answers, found["listeners"].values())):
-        return NodeState(index, "core", {}, holder(lock), "starting")
-    return NodeState(found["node_id"], found["kind"], found["listeners"], found["pid"], "running")
+        return NodeState(node_id, kind, {}, holder(lock), "starting")
+    addresses = found["listeners"] | (gateway if supervised else {})
+    return NodeState(found["node_id"], found["kind"], addresses, found["pid"], "running")
 
 
 def _answers(address: str) -> bool:

@@ -66,7 +66,8 @@ def _settle(config: NodeConfig, directory: Path) -> Member | Newcomer:
     if was_founded or config.bootstrap:
         # The secret first: with an identity a node is restarted, and then it must be there.
         shared = secret.ensure(secret_file)
-        founder = identity.found(config.node_id or 0)
+        incarnation = identity.OLD_INCARNATION if was_founded else identity.new_incarnation()
+        founder = identity.found(config.node_id or 0, incarnation)
         identity.write(directory, founder)
         return Member(founder, secret_file, shared)
     if config.join:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from sapwood.broker import Broker, BrokerConfig
+from sapwood.broker.state import wall_clock_ms
 from sapwood.disk import OsDisk
 from sapwood.node import discovery, identity, membership, ready
 from sapwood.node.config import NodeConfig, parse_address
@@ -85,7 +86,7 @@ class Node(Shell):
             self._follow_hints(member, broker)
             # What lives as long as the node needn't be looked at by the garbage collector.
             gc.freeze()
-            server.handler = broker.handle
+            server.handler, server.clock = broker.handle, broker.state.replicas.clock
             await server.start()  # before entering: the others must be able to answer
             await self.unless_stopped(broker.enter())
             member = self._learn_cluster(member, broker)
@@ -122,8 +123,11 @@ class Node(Shell):
             ),
             OsDisk(),
             str(self.directory),
+            now_ms=lambda: wall_clock_ms() + config.clock_offset_ms,
             server_metrics=server.metrics,
-            connect=lambda address_of: Peers(who.node_id, member.secret, address_of),
+            connect=lambda address_of: Peers(
+                who.node_id, member.secret, address_of, routed=config.peer_routes
+            ),
             on_fatal=self.give_up,
         )
 

@@ -9,7 +9,9 @@ from typing import cast
 from sapwood.security import AuthenticationFailed, ServerSide
 from sapwood.server.answers import AsReady, InOrder
 from sapwood.server.gate import AUTHENTICATE_KEY, REFUSAL_DELAY_S, Gate, is_public
+from sapwood.server.room import Room
 from sapwood.server.types import (
+    Clock,
     Counters,
     Handler,
     Limits,
@@ -21,7 +23,13 @@ from sapwood.server.types import (
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer, Struct, decode_request
 from sapwood.wire.errors import ErrorCode, MalformedMessage
-from sapwood.wire.frames import FrameBuffer, decode_request_header, encode_response_frame
+from sapwood.wire.frames import (
+    FrameBuffer,
+    RequestHeader,
+    decode_request_header,
+    encode_response_frame,
+    with_clock,
+)
 
 log = logging.getLogger("sapwood.server")
 
@@ -34,6 +42,9 @@ ENVELOPE_BYTES = 64 * 1024
 
 KNOWN_KEYS = frozenset(map(int, Api))
 UNKNOWN_KEY = -1  # noise from the wire shares one counter
+
+# Received at once, so that one peer takes little before its room is looked at again.
+RECEIVED_BYTES = 1024 * 1024
 
 # Where the bytes of a peer go that is no longer listened to.
 DISCARD = memoryview(bytearray(64 * 1024))
@@ -59,9 +70,11 @@ class Connection(asyncio.BufferedProtocol):
         limits: Limits,
         counters: Counters,
         gate: Gate,
+        room: Room,
         admit: Callable[["Connection"], bool],
         recognized: Callable[["Connection"], None],
         forget: Callable[["Connection"], None],
+        clock: Clock | None = None,
     ) -> None:
         self.listener = listener.name
         self.peer: tuple[str, int] = ("", 0)
@@ -71,9 +84,11 @@ class Connection(asyncio.BufferedProtocol):
         self.opened_at = asyncio.get_running_loop().time()
 
         self._handler = handler
+        self._clock = clock
         self._limits = limits
         self._counters = counters
         self._gate = gate
+        self._room = room
         self._exchange: ServerSide | None = None
         self._admit = admit
         self._recognized = recognized
@@ -83,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameBuffer(limits.max_frame_bytes)
 
         self._arrived: deque[memoryview] = deque()  # whole frames, not yet given to the handler
+        self._arrived_bytes = 0
         self._outstanding: InOrder | AsReady = InOrder()
         self._max_outstanding = limits.max_outstanding_requests
         self._ready: list[Buffer] = []  # to be written before control returns to the loop
@@ -92,7 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._write_paused = False
         self._finishing = False  # nothing more is read; closes after the last answer
-        self._partial_bytes = 0  # of the frame that is still arriving
+        self.partial_bytes = 0  # of the frame that is still arriving
+        self._held_bytes = 0  # as the room knows it
         self._partial_since = 0.0
         self._active_at = self._loop.time()
         self._unsent_bytes = 0
@@ -126,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_high_water_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return DISCARD if self._finishing else self._frames.get_buffer(sizehint)
+        return DISCARD if self._finishing else self._frames.get_buffer(sizehint)[:RECEIVED_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._active_at = self._loop.time()
@@ -141,7 +158,10 @@ class Connection(asyncio.BufferedProtocol):
         self._watch_partial_frame(nbytes, frames)
         if frames:
             self._arrived.extend(frames)
+            self._arrived_bytes += sum(map(len, frames))
             self._pump()
+        else:
+            self.steer_reading()
 
     def eof_received(self) -> bool:
         """A client may end its side and still wait for answers; a node that does so is gone."""
@@ -154,13 +174,14 @@ class Connection(asyncio.BufferedProtocol):
         self._arrived.clear()
         self._outstanding.forget()
         self._ready.clear()
+        self._hold()
         if self._admitted:
             self._forget(self)
 
     def pause_writing(self) -> None:
         self._write_paused = True
         self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._steer_reading()
+        self.steer_reading()
 
     def resume_writing(self) -> None:
         self._write_paused = False
@@ -176,19 +197,28 @@ class Connection(asyncio.BufferedProtocol):
         the reset may overtake the last answers.
         """
         self._finishing = True
-        self._partial_bytes = 0
+        self.partial_bytes = self._arrived_bytes = 0
         self._arrived.clear()
+        self._hold()
         # Not at once: a handler may call this, and its answer is still to be written.
         self._loop.call_soon(self._close_if_finished)
 
     def abort(self) -> None:
         self._transport.abort()
 
+    def make_room(self) -> None:
+        """Give up the frame that is still arriving, and with it the connection."""
+        log.warning(
+            "closed %s:%d: %d bytes of a frame were in the way", *self.peer, self.partial_bytes
+        )
+        self.finish()
+        self.abort()
+
     def sweep(self, now: float) -> None:
         """Close a peer that has been silent, stalled or slow for too long."""
         limits = self._limits
-        if self._partial_bytes and self._reading:
-            allowed = limits.frame_timeout_s + self._partial_bytes / limits.slowest_bytes_per_s
+        if self.partial_bytes and self._reading:
+            allowed = limits.frame_timeout_s + self.partial_bytes / limits.slowest_bytes_per_s
             if now - self._partial_since > allowed:
                 self._counters.slow_closed_total += 1
                 log.info("closed %s:%d: a frame took longer than %.0f s", *self.peer, allowed)
@@ -207,9 +237,9 @@ class Connection(asyncio.BufferedProtocol):
     # Requests
 
     def _watch_partial_frame(self, nbytes: int, frames: list[memoryview]) -> None:
-        if frames or not self._partial_bytes:
+        if frames or not self.partial_bytes:
             self._partial_since = self._active_at
-        self._partial_bytes += nbytes - sum(len(frame) + 4 for frame in frames)
+        self.partial_bytes += nbytes - sum(len(frame) + 4 for frame in frames)
 
     def _pump(self) -> None:
         """Give the handler what has arrived, within the limits, and write what is ready."""
@@ -222,11 +252,13 @@ class Connection(asyncio.BufferedProtocol):
             and self._outstanding.request_bytes < limits.max_outstanding_bytes
             and not (self._outstanding and self.node is None and is_fetch(arrived[0]))
         ):
-            self._dispatch(arrived.popleft())
+            frame = arrived.popleft()
+            self._arrived_bytes -= len(frame)
+            self._dispatch(frame)
             if self._ready_bytes >= COALESCED_BYTES:
                 self._write()
         self._write()
-        self._steer_reading()
+        self.steer_reading()
         self._close_if_finished()
 
     def _dispatch(self, frame: memoryview) -> None:
@@ -234,6 +266,8 @@ class Connection(asyncio.BufferedProtocol):
             header, body_offset = decode_request_header(frame)
             self._count(header.api_key)
             request = Request(header, frame, body_offset, self)
+            if header.clock is not None and self._clock is not None:
+                (self._clock.hear if self.node is None else self._clock.observe)(header.clock)
             if is_public(header.api_key):
                 answer = self._handler(request)
             elif header.api_key == AUTHENTICATE_KEY:
@@ -252,6 +286,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if answer is None:
             return
+        if header.clock is not None and self._clock is not None:
+            answer = self._timed(header, answer, self._clock)
         if isinstance(answer, list):
             if self._outstanding and isinstance(self._outstanding, InOrder):
                 self._outstanding.add(answer, len(frame))
@@ -261,6 +297,21 @@ class Connection(asyncio.BufferedProtocol):
             future = asyncio.ensure_future(answer)
             self._outstanding.add(future, len(frame))
             future.add_done_callback(self._answered)
+
+    # The cluster's clock, for whoever says that it knows it
+
+    def _timed(
+        self, header: RequestHeader, answer: list[Buffer] | Awaitable[Response], clock: Clock
+    ) -> list[Buffer] | Awaitable[Response]:
+        api, version = header.api_key, header.api_version
+        if isinstance(answer, list):
+            return with_clock(api, version, answer, clock.last)
+
+        async def later() -> Response:
+            response = await answer
+            return None if response is None else with_clock(api, version, response, clock.last)
+
+        return later()
 
     def _count(self, api_key: int) -> None:
         if api_key not in KNOWN_KEYS:
@@ -352,13 +403,16 @@ class Connection(asyncio.BufferedProtocol):
 
     # Ends and pauses
 
-    def _steer_reading(self) -> None:
+    def steer_reading(self) -> None:
         """Read only while there is room for more requests and the peer takes its answers."""
+        self._hold()
         if self._finishing or self.closed:
             return
-        wanted = not (self._arrived or self._write_paused) and (
-            len(self._outstanding) < self._max_outstanding
+        wanted = (
+            not (self._arrived or self._write_paused)
+            and len(self._outstanding) < self._max_outstanding
             and self._outstanding.request_bytes < self._limits.max_outstanding_bytes
+            and self._room.has_some_for(self._held_bytes)
         )
         if wanted == self._reading:
             return
@@ -368,6 +422,15 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+    def _hold(self) -> None:
+        """Tell the room what this holds."""
+        held = self.partial_bytes + self._arrived_bytes + self._outstanding.request_bytes
+        if self.closed or self.node is not None:
+            held = 0
+        before, self._held_bytes = self._held_bytes, held
+        if held != before:
+            self._room.change(before, held)
 
     def _close_if_finished(self) -> None:
         if self._finishing and not (self._arrived or self._outstanding or self.closed):
@@ -391,4 +454,5 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._arrived.clear()
         self._outstanding.forget()
+        self._hold()
         self._transport.close()

@@ -12,6 +12,8 @@ AUTHENTICATE_KEY = int(Api.AUTHENTICATE)
 OWN_PUBLIC_KEYS = frozenset(
     {
         int(Api.NODE_STATUS),
+        int(Api.APPEND_TIMES),
+        int(Api.TOPIC_TIMES),
         int(Api.DESCRIBE_REPLICAS),
         int(Api.CHANGE_CLIENT),
         int(Api.LIST_CLIENTS),

@@ -7,13 +7,17 @@ go on trying for minutes.
 """
 
 import asyncio
+import contextlib
 import errno
+import ipaddress
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
 from sapwood.security import AuthenticationFailed, ClientSide
 from sapwood.server.connection import ENVELOPE_BYTES
+from sapwood.server.types import Clock
 from sapwood.wire.apis import Api, codec_versions
 from sapwood.wire.codec import Struct, decode_response
 from sapwood.wire.errors import MalformedMessage
@@ -22,6 +26,7 @@ from sapwood.wire.frames import (
     FrameBuffer,
     decode_response_header,
     encode_request_frame,
+    response_clock,
 )
 
 SILENCE_S = 1.0
@@ -30,6 +35,11 @@ MOST_UNSENT_BYTES = 64 * 1024 * 1024
 
 Address = tuple[str, int]
 
+UNTIMED = frozenset(
+    {Api.AUTHENTICATE, Api.REPLICA_FETCH, Api.REPLICA_VOTE, Api.ANNOUNCE, Api.TRANSFER}
+)
+"""These carry the clock in the message, or come before anybody may be believed."""
+
 Said = Struct | Callable[[float], Struct]
 """A message, or what makes it once it is known over which link it goes: one proved at that time."""
 
@@ -37,12 +47,14 @@ Said = Struct | Callable[[float], Struct]
 class PeerUnreachable(Exception):
     """No answer from that node, now; it may have carried the request out all the same.
 
-    `refused`: its host says that nobody listens there, so the process is gone.
+    `refused`: nobody listens there, as far as can be seen, so nobody got the request. `gone`: its
+    process has ended, for certain.
     """
 
-    def __init__(self, reason: str, *, refused: bool = False) -> None:
+    def __init__(self, reason: str, *, refused: bool = False, gone: bool = False) -> None:
         super().__init__(reason)
         self.refused = refused
+        self.gone = gone
 
 
 @dataclass(slots=True, eq=False)
@@ -57,9 +69,14 @@ class Link(asyncio.BufferedProtocol):
     """One connection: requests out, and the answers to them in any order."""
 
     def __init__(
-        self, name: str, links: dict["Link", None], expected_id: int | None = None
+        self,
+        name: str,
+        links: dict["Link", None],
+        expected_id: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.name = name
+        self._clock = clock
         self.expected_id = expected_id
         self.on_lost: Callable[[str], None] | None = None
         self.on_drained: Callable[[], None] | None = None
@@ -88,7 +105,8 @@ class Link(asyncio.BufferedProtocol):
         version = codec_versions(api)[1]
         number = self._last_id = (self._last_id + 1) & 0x7FFFFFFF
         message = message if isinstance(message, Struct) else message(self.proved_at)
-        frame = encode_request_frame(api, version, number, None, message)
+        clock = None if self._clock is None or api in UNTIMED else self._clock.last
+        frame = encode_request_frame(api, version, number, None, message, clock)
         asked = _Asked(api, version, self._loop.time(), self._loop.create_future())
         self._asked[number] = asked
         transport.writelines(frame)
@@ -151,6 +169,9 @@ class Link(asyncio.BufferedProtocol):
             raise MalformedMessage(f"an answer to request {number}, which waits for none")
         if not asked.future.done():
             _, body = decode_response_header(asked.api, asked.version, frame)
+            reading = response_clock(asked.api, asked.version, frame)
+            if reading is not None and self._clock is not None:
+                self._clock.observe(reading)
             asked.future.set_result(decode_response(asked.api, asked.version, frame, body))
         del self._asked[number]
         self.has_answered = True
@@ -207,6 +228,24 @@ async def open_link(link: Link, side: ClientSide, address: Address, timeout_s: f
         if not is_open:
             link.part("it was not opened")
     return node
+
+
+def is_of_this_host(host: str) -> bool:
+    """Whether nobody but this host's own kernel answers for that address.
+
+    Names of others aren't looked up, which may take long: they are taken for somebody else's.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    if address.is_loopback:
+        return True
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing, but shows where it would be sent from
+        return ipaddress.ip_address(probe.getsockname()[0]) == address
+    return False
 
 
 def _is_refusal(error: OSError) -> bool:

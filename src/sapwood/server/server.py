@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from sapwood.server.connection import UNKNOWN_KEY, Connection
 from sapwood.server.gate import Gate
-from sapwood.server.types import Counters, Handler, Limits, Listener
+from sapwood.server.room import Room
+from sapwood.server.types import Clock, Counters, Handler, Limits, Listener
 from sapwood.wire.apis import Api
 
 log = logging.getLogger("sapwood.server")
@@ -35,9 +36,12 @@ class Server:
         self.limits = limits or Limits()
         self.counters = Counters()
         self.gate = Gate(secret, node_id, entropy)
+        self.room = Room(self.limits.max_held_bytes, self._steer)
+        self._full_since: float | None = None
         self.connections: dict[Connection, None] = {}  # a set that has an order
         self.addresses: dict[str, tuple[str, int]] = {}
         self.handler = handler
+        self.clock: Clock | None = None
         self._listeners = listeners
         self._per_address: Counter[str] = Counter()
         self._bound: list[tuple[Listener, list[socket.socket]]] = []
@@ -97,6 +101,8 @@ class Server:
             "sapwood_connections_refused_total": counters.connections_refused_total,
             "sapwood_connections_idle_closed_total": counters.idle_closed_total,
             "sapwood_connections_slow_closed_total": counters.slow_closed_total,
+            "sapwood_connections_crowded_closed_total": counters.crowded_closed_total,
+            "sapwood_held_bytes": self.room.used_bytes,
             "sapwood_malformed_requests_total": counters.malformed_total,
             "sapwood_peer_refused_total": counters.peer_refused_total,
             "sapwood_handler_errors_total": counters.handler_errors_total,
@@ -142,9 +148,11 @@ class Server:
             self.limits,
             self.counters,
             self.gate,
+            self.room,
             self._admit,
             self._recognized,
             self._forget,
+            self.clock,
         )
 
     def _admit(self, connection: Connection) -> bool:
@@ -180,16 +188,37 @@ class Server:
 
     def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         limits = self.limits
-        shortest = min(limits.idle_timeout_s, limits.frame_timeout_s)
+        shortest = min(limits.idle_timeout_s, limits.frame_timeout_s, limits.held_timeout_s)
         interval_s = min(LONGEST_SWEEP_INTERVAL_S, shortest / 4)
 
         def sweep() -> None:
             now = loop.time()
             for connection in list(self.connections):
                 connection.sweep(now)
+            self._make_room(now)
             self._sweeper = loop.call_later(interval_s, sweep)
 
         self._sweeper = loop.call_later(interval_s, sweep)
+
+    def _steer(self) -> None:
+        """The room is full, or it no longer is."""
+        for connection in list(self.connections):
+            connection.steer_reading()
+
+    def _make_room(self, now: float) -> None:
+        if not self.room.is_full:
+            self._full_since = None
+            return
+        if self._full_since is None:
+            self._full_since = now
+        if now - self._full_since < self.limits.held_timeout_s:
+            self._steer()  # whoever has come or gone has changed what is a share
+            return
+        unfinished = sorted(self.connections, key=lambda it: it.partial_bytes)
+        while self.room.is_full and unfinished and unfinished[-1].partial_bytes:
+            self.counters.crowded_closed_total += 1
+            unfinished.pop().make_room()
+        self._full_since = None
 
 
 def unavailable(listener: Listener, error: OSError | None) -> OSError:

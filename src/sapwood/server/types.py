@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from sapwood.wire.codec import Buffer
 from sapwood.wire.frames import RequestHeader
@@ -13,6 +13,20 @@ if TYPE_CHECKING:
 
 class Unanswerable(Exception):
     """What a handler raises if there won't be an answer: the connection ends instead."""
+
+
+class Clock(Protocol):
+    """The cluster's clock as this process knows it. It is told to whoever tells theirs."""
+
+    @property
+    def last(self) -> int:
+        """At or after everything that an answer may tell of."""
+
+    def observe(self, reading: int) -> None:
+        """Of another node."""
+
+    def hear(self, reading: int) -> None:
+        """Of a client, who may have made it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,10 @@ class Limits:
     # Of a node, which hands on what its own clients ask.
     max_outstanding_peer_requests: int = 8192
     max_outstanding_bytes: int = 32 * 1024 * 1024
+    # Of all clients together: frames that are still arriving, and requests without an answer.
+    max_held_bytes: int = 512 * 1024 * 1024
+    # After it was full for so long, the largest frame that is still arriving makes room.
+    held_timeout_s: float = 5.0
     write_high_water_bytes: int = 1024 * 1024
     idle_timeout_s: float = 600.0
     # A frame may take this long, and longer only by what it has delivered at the slowest rate.
@@ -53,6 +71,7 @@ class Counters:
     connections_refused_total: int = 0
     idle_closed_total: int = 0
     slow_closed_total: int = 0
+    crowded_closed_total: int = 0
     malformed_total: int = 0
     peer_refused_total: int = 0
     handler_errors_total: int = 0

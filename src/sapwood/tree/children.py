@@ -98,7 +98,17 @@ class Children:
         """This is what children and those who want to be are to be told from now on."""
         now = (advert, ancestors, cores)
         if now != self._standing[1:4]:
-            self._standing = Standing(self._standing.version + 1, *now)
+            advert, ancestors, cores = now
+            self._standing = self._standing._replace(
+                version=self._standing.version + 1, advert=advert, ancestors=ancestors, cores=cores
+            )
+            self._release()
+
+    def cut_off(self, is_cut_off: bool) -> None:
+        """Whether this node, a core node, has long been without a controller."""
+        if is_cut_off != self._standing.is_cut_off:
+            version = self._standing.version + 1
+            self._standing = self._standing._replace(version=version, is_cut_off=is_cut_off)
             self._release()
 
     def _release(self) -> None:

@@ -7,6 +7,10 @@
 SEEKING pauses before another round; ASKING waits for one that may become the parent, or for the
 supervisor; ADRIFT has a parent that has no way up at present. Only ATTACHED takes children in.
 
+One whose parent is a core node that is cut off from the controller asks the others for the
+supervisor now and then, and goes where that sends it. It stays while nobody answers: if the core
+has no quorum at all, every place is as good as this one.
+
 No loops, by Babel's rule of feasibility. An edge remembers the best `Advert` that it ever gave. It
 takes an edge for its parent only if that one's advert is better still. Whoever is below it got
 their adverts from it, and theirs are worse: they never qualify. Its ancestors always do, so it can
@@ -104,6 +108,8 @@ class Edge:
         self._asked: Place | _Supervisor | None = None
         self._offers = 0
         self._rounds = 0
+        self._is_cut_off = False
+        """Whether the parent says so of itself."""
         self._left_behind: tuple[Place, ...] = ()
         """Children when the parent was lost: they may find a way up before this one does."""
         self._lost_at: float | None = None
@@ -174,6 +180,8 @@ class Edge:
                     self._fail(now)
                 case Phase.ADRIFT:
                     self._lose(now)
+                case Phase.ATTACHED:
+                    self._look_round(now)
         elif self._has_parent() and now >= self._again_at():
             self._send(now, renewing=True)
         self._pass_on(now)
@@ -225,10 +233,20 @@ class Edge:
             self._become(Phase.ASKING, now + self._timing.attempt_s)
             self._send(now, renewing=False)
         else:
-            self._offers += 1
-            places = {(it.host, it.port): it for it in (*self.cores, *self._known)}
             self._become(Phase.ASKING, now + self._timing.supervisor_s)
-            self._effects.append(AskSupervisor(self._offers, tuple(places.values())))
+            self._ask_supervisor()
+
+    def _ask_supervisor(self) -> None:
+        self._offers += 1
+        places = {(it.host, it.port): it for it in (*self.cores, *self._known)}
+        if self._way is not None:
+            places.pop((self._way.host, self._way.port), None)
+        self._effects.append(AskSupervisor(self._offers, tuple(places.values())))
+
+    def _look_round(self, now: float) -> None:
+        """The parent is cut off, others may not be."""
+        self._deadline = now + 2 * self._timing.supervisor_s * (0.5 + self._draw())
+        self._ask_supervisor()
 
     def offered(self, now: float, number: int, place: Place | None) -> None:
         """The supervisor named somebody; or nobody answered for it."""
@@ -236,6 +254,8 @@ class Edge:
             if place is not None:
                 self._queue.appendleft(place)
             self._ask_next(now)
+        elif self.phase is Phase.ATTACHED and self._is_cut_off and place not in (None, self.parent):
+            self._lose(now, place)
 
     def _fail(self, now: float) -> None:
         """The one that was asked won't be the parent."""
@@ -295,6 +315,11 @@ class Edge:
             return
         if self.phase is Phase.ADRIFT:
             self._become(Phase.ATTACHED, NEVER)
+        self._is_cut_off = standing.is_cut_off
+        if not self._is_cut_off:
+            self._deadline = NEVER
+        elif self._deadline == NEVER:
+            self._deadline = now + self._timing.beat_s * self._draw()
         mine = Advert(standing.advert.beacon, standing.advert.depth + 1)
         if mine.is_better_than(self.feasible):
             self.feasible = mine
@@ -314,7 +339,7 @@ class Edge:
         elif self._way is not None:
             self._fail(now)
 
-    def _lose(self, now: float) -> None:
+    def _lose(self, now: float, offered: Place | None = None) -> None:
         if self._way is not None:
             self._effects.append(Part(self._way, self.since))
         self.parent = None
@@ -322,7 +347,7 @@ class Edge:
         self._left_behind = self.children
         self._become(Phase.SEEKING, now)
         self._stand(None)
-        self._queue = deque(self._candidates())
+        self._queue = deque([*([offered] if offered else []), *self._candidates()])
         self._ask_next(now)
 
     # -- children ----------------------------------------------------------------------------

@@ -44,6 +44,11 @@ class Root:
         self._me, self._cores = me, cores
         self._stand()
 
+    def cut_off(self, is_cut_off: bool) -> None:
+        """Whether it has been without a controller for so long that others may have one: then its
+        children look for another way, and stay if there is none."""
+        self._children.cut_off(is_cut_off)
+
     def asked(self, now: float, attach: Attach) -> None:
         self.tick(now)
         self._children.asked(now, attach)

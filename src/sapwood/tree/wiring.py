@@ -92,6 +92,7 @@ def encode_answer(answer: Answer) -> Struct:
         ancestors=_encode_places(standing.ancestors),
         cores=_encode_places(standing.cores),
         siblings=_encode_places(standing.siblings),
+        is_cut_off=standing.is_cut_off,
     )
 
 
@@ -109,6 +110,7 @@ def decode_answer(number: int, message: Struct) -> Answer:
         _decode_places(message.ancestors),
         _decode_places(message.cores),
         _decode_places(message.siblings),
+        message.is_cut_off,
     )
     return Attached(number, standing)
 

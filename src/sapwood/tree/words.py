@@ -105,6 +105,8 @@ class Standing(NamedTuple):
     """Of its children: itself first, a core node last."""
     cores: tuple[Place, ...]
     siblings: tuple[Place, ...] = ()
+    is_cut_off: bool = False
+    """A core node that has been without a controller for so long that others may have one."""
 
 
 class Refusal(enum.IntEnum):
