@@ -17,22 +17,27 @@ from typing import Any
 import pyarrow as pa
 
 from sapwood.client import KafkaClient
+from sapwood.client.cluster import TopicPartition
 from sapwood.client.config import READ_COMMITTED
 from sapwood.client.offsets import EARLIEST, LATEST
+from sapwood.client.times import ClosedTimes
 from sapwood.client.transactions import Transactor
+from sapwood.spark import timing
 from sapwood.spark.columns import UnsuitableColumns
 from sapwood.spark.decoding import SCHEMA, SCHEMA_WITH_HEADERS
 from sapwood.spark.ranges import DataLost, Range
 from sapwood.spark.reading import read_range
-from sapwood.spark.sending import Sender
+from sapwood.spark.sending import BATCH_BYTES, Sender
+from sapwood.spark.timing import APPEND_TIME
 
 __all__ = ["BulkClient", "DataLost", "UnsuitableColumns", "fetch_arrow", "produce_arrow"]
 
 _WRITTEN = {"key", "value", "headers", "timestamp", "partition"}
 # A fetched table can be produced again: what only a broker gives is left out.
-_LEFT_OUT = {"topic", "offset", "timestampType"}
+_LEFT_OUT = {"topic", "offset", "timestampType", "append_time"}
 
 _DEFAULTS = {
+    "batch_bytes": BATCH_BYTES,
     "isolation_level": READ_COMMITTED,
     "fetch_partition_bytes": 8 * 1024 * 1024,
 }
@@ -111,13 +116,25 @@ class BulkClient:
         end: int | None = None,
         *,
         with_headers: bool = True,
+        with_append_time: bool = False,
     ) -> pa.Table:
         """The records of one partition from `start` up to, without, `end`; all of them by default.
 
-        DataLost if some of them aren't there any more.
+        `append_time`, on the cluster's own clock, orders them across partitions and topics: see
+        `closed_times`. DataLost if some of them aren't there any more.
         """
-        batches = self.fetch_batches(topic, partition, start, end, with_headers=with_headers)
-        return pa.Table.from_batches(batches, SCHEMA_WITH_HEADERS if with_headers else SCHEMA)
+        batches = self.fetch_batches(
+            topic,
+            partition,
+            start,
+            end,
+            with_headers=with_headers,
+            with_append_time=with_append_time,
+        )
+        schema = SCHEMA_WITH_HEADERS if with_headers else SCHEMA
+        return pa.Table.from_batches(
+            batches, schema.append(APPEND_TIME) if with_append_time else schema
+        )
 
     def fetch_batches(
         self,
@@ -127,6 +144,7 @@ class BulkClient:
         end: int | None = None,
         *,
         with_headers: bool = True,
+        with_append_time: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """The same one by one, for what is larger than memory."""
         key = topic, partition
@@ -135,7 +153,20 @@ class BulkClient:
         if end is None:
             end = self.client.list_offsets({key: LATEST})[key].offset
         wanted = Range(topic, partition, start, end)
-        return read_range(self.client, wanted, with_headers=with_headers)
+        batches = read_range(self.client, wanted, with_headers=with_headers)
+        if with_append_time:
+            return (timing.with_append_time(self.client, each) for each in batches)
+        return batches
+
+    def closed_times(self, topics: Iterable[str]) -> ClosedTimes:
+        """Up to which append time these topics are settled: nothing of it or before comes later,
+        and all of it lies in these partitions, below these offsets."""
+        return self.client.closed_times(topics)
+
+    def offsets_after(self, keys: Iterable[TopicPartition], time: int) -> dict[TopicPartition, int]:
+        """Where the records begin that were appended after a time. Between two closed times lie
+        the same records for everybody, whenever they look."""
+        return self.client.offsets_after(keys, time)
 
 
 def produce_arrow(

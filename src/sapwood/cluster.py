@@ -80,6 +80,7 @@ class Cluster:
         self._nodes: dict[int, NodeProcess] = {}
         self._said_before: dict[int, int] = {}
         self._paused: set[int] = set()
+        self._clock_offsets: dict[int, int] = {}
 
     def __enter__(self) -> "Cluster":
         self.start()
@@ -201,10 +202,17 @@ class Cluster:
             os.kill(self.pid(index), signal.SIGCONT)
             self._paused.discard(index)
 
-    def restart(self, index: int = 0, *, wait: bool = True) -> None:
-        """Start the node again, at the address it had; stop it first if it runs."""
+    def restart(
+        self, index: int = 0, *, wait: bool = True, clock_offset_s: float | None = None
+    ) -> None:
+        """Start the node again, at the address it had; stop it first if it runs.
+
+        `clock_offset_s`: from now on its clock is so much off.
+        """
         if index in self._nodes:
             self.stop(index)
+        if clock_offset_s is not None:
+            self._clock_offsets[index] = int(clock_offset_s * 1000)
         self._launch(index)
         if wait:
             self._await_ready(index)
@@ -427,6 +435,8 @@ class Cluster:
         for (a, b), address in self._routes.items():
             if a == index:
                 flags += ["--set", f"peer_routes.{b}={address}"]
+        if index in self._clock_offsets:
+            flags += ["--set", f"clock_offset_ms={self._clock_offsets[index]}"]
         for setting in self._settings:
             flags += ["--set", setting]
         with self._log_path(index).open("ab") as log:

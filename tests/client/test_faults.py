@@ -1,7 +1,9 @@
 """The client while its node dies, restarts, or can't be heard."""
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +90,41 @@ def test_an_answer_that_never_comes_is_asked_for_again(tmp_path: Path) -> None:
                 proxy.swallows_answers = False
                 assert (await delivery).offset == 1
                 assert await values(client, "t") == [0, 1]
+
+    asyncio.run(run())
+
+
+def test_topics_whose_creation_or_deletion_was_not_answered_are_not_complained_of(
+    tmp_path: Path,
+) -> None:
+    """The first try was carried out, and the second one finds that; asked anew it is an error."""
+
+    async def run() -> None:
+        async with cut_off_node(tmp_path) as (_, proxy):
+            options = {"request_timeout_ms": 2000, "backoff_ms": 1}
+            async with AsyncKafkaClient(f"127.0.0.1:{proxy.port}", **options) as client:
+                await client.metadata()
+
+                async def unanswered(change: Coroutine[Any, Any, None]) -> None:
+                    proxy.swallowed.clear()
+                    proxy.swallows_answers = True
+                    changing = asyncio.ensure_future(change)
+                    await proxy.swallowed.wait()
+                    proxy.swallows_answers = False
+                    proxy.cut()
+                    await changing
+
+                await unanswered(client.create_topics([NewTopic("t", 3), NewTopic("u")]))
+                assert len((await client.metadata()).topics["t"].partitions) == 3
+                with pytest.raises(KafkaError) as caught:
+                    await client.create_topics([NewTopic("v"), NewTopic("t")])
+                assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+                await unanswered(client.delete_topics(["t", "u"]))
+                assert not {"t", "u"} & (await client.metadata()).topics.keys()
+                with pytest.raises(KafkaError) as caught:
+                    await client.delete_topics(["t"])
+                assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     asyncio.run(run())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +11,9 @@ import sapwood
 from sapwood import Client
 from sapwood.client import KafkaClient, NotAcknowledged, Pending
 from sapwood.client.admin import NewTopic
+from sapwood.client.group_admin import describe_group
+from sapwood.client.session import AckMode
+from sapwood.client.subscriber import group_of
 from tests.helpers import eventually, eventually_on_loop, unique
 
 
@@ -40,7 +44,33 @@ def test_a_subscriber_gets_what_is_put_after_it_subscribed_once_and_in_order(
         assert alice.subscribe(topic)
         put_numbers(alice, topic, range(5, 30))
         assert drain(alice, topic) == list(range(5, 30))
-        assert alice.get(topic, timeout=0) is None
+
+
+def test_who_only_looks_and_does_not_wait_gets_its_messages_too(bootstrap: str) -> None:
+    topic = new_topic(bootstrap)
+    with Client(bootstrap, id="alice") as alice:
+        alice.subscribe(topic)
+        put_numbers(alice, topic, range(3))
+        for number in range(3):
+            message = eventually(lambda: alice.get(topic, timeout=0))
+            assert message is not None
+            assert message.text == str(number)
+
+
+def test_a_loop_that_only_looks_lets_the_event_loop_go_on(bootstrap: str) -> None:
+    topic = new_topic(bootstrap)
+
+    async def run() -> None:
+        async with sapwood.AsyncClient(bootstrap, id="alice") as alice:
+            await alice.subscribe(topic)
+            await alice.put(topic, "0")
+            deadline_s = time.monotonic() + 15
+            message = None
+            while message is None and time.monotonic() < deadline_s:
+                message = await alice.get(topic, timeout=0)
+            assert message is not None
+
+    asyncio.run(run())
 
 
 def test_a_subscriber_may_begin_with_the_earliest_message(bootstrap: str) -> None:
@@ -147,6 +177,35 @@ def test_who_unsubscribes_does_so_for_all_processes_and_leaves_nothing(bootstrap
         there.subscribe(topic)
         there.put(topic, "3")
         assert drain(there, topic) == [3]
+
+
+def test_who_subscribes_again_is_subscribed_though_another_process_has_not_heard_of_the_end(
+    bootstrap: str,
+) -> None:
+    topic = new_topic(bootstrap)
+
+    async def run() -> None:
+        async with (
+            sapwood.AsyncClient(bootstrap, id="alice") as here,
+            sapwood.AsyncClient(bootstrap, id="alice") as there,
+        ):
+            await here.subscribe(topic)
+            assert await there.get(topic, 0.1) is None
+            await here.unsubscribe(topic)
+            with KafkaClient(bootstrap) as kafka:  # it goes on in the background, and joins anew
+                await eventually_on_loop(lambda: has_members(kafka, topic), every_s=0.05)
+            assert await here.subscribe(topic)
+            await here.put(topic, "0")
+            message = await there.get(topic, 15)
+            assert message is not None
+            assert message.text == "0"
+
+    def has_members(kafka: KafkaClient, topic: str) -> bool:
+        group = group_of(topic, "alice")
+        found = kafka.run(describe_group(kafka.core, kafka.now_ms, group))
+        return found is not None and bool(found.members)
+
+    asyncio.run(run())
 
 
 def test_processes_with_one_id_share_its_messages(bootstrap: str) -> None:
@@ -264,6 +323,35 @@ def test_messages_that_were_deleted_first_are_told_of_once(bootstrap: str) -> No
                 again.get(topic, 10)
             assert (caught.value.lost_from, caught.value.lost_to) == (1, 6)
             assert drain(again, topic) == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+def test_messages_that_were_deleted_first_are_told_of_once_for_each_partition(
+    bootstrap: str, ack: AckMode
+) -> None:
+    """And what is left comes with nothing else in between."""
+    topic = new_topic(bootstrap, 4)
+    with Client(bootstrap, id="alice") as alice, KafkaClient(bootstrap) as admin:
+        alice.subscribe(topic)
+        for partition in range(4):
+            for number in range(10):
+                admin.send(topic, b"%d/%d" % (partition, number), partition=partition)
+        admin.flush()
+        admin.delete_records({(topic, 1): 6, (topic, 2): 3, (topic, 3): 10})
+        found: dict[str, sapwood.Message] = {}
+        lost: list[tuple[int, int, int]] = []
+        left = {f"{p}/{n}" for p, first in enumerate([0, 6, 3, 10]) for n in range(first, 10)}
+        while len(lost) < 3 or found.keys() != left:
+            try:
+                batch = alice.get_many(topic, 100, 10, ack=ack, ack_timeout=300)
+            except sapwood.PositionLost as error:
+                lost.append((error.partition, error.lost_from, error.lost_to))
+            else:
+                assert batch, "nothing came, or what is out came again"
+                assert found.keys().isdisjoint(each.text for each in batch)
+                found |= {each.text: each for each in batch}
+        assert sorted(lost) == [(1, 0, 6), (2, 0, 3), (3, 0, 10)]
+        assert alice.get(topic, 0.2, ack=ack) is None
 
 
 def test_what_is_not_acknowledged_in_time_comes_again_and_nothing_else(bootstrap: str) -> None:

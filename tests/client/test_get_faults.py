@@ -146,6 +146,35 @@ def test_of_a_commit_that_one_partition_refuses_only_the_others_messages_are_got
             alice.get_many("t", 100, 10)
 
 
+def test_a_batch_that_arrives_damaged_is_not_passed_over(tmp_path: Path) -> None:
+    """What is behind it arrives, too, while what is before it is being taken."""
+
+    async def get_on(reader: sapwood.AsyncClient, found: list[sapwood.Message]) -> None:
+        while True:
+            await reader.pending("t")  # meanwhile more arrives
+            found += await reader.get_many("t", 3, 30)
+
+    async def run() -> None:
+        async with cut_off_node(tmp_path) as (_, proxy):
+            bootstrap = f"127.0.0.1:{proxy.port}"
+            async with sapwood.AsyncClient(bootstrap, id="alice", batch_bytes=500) as client:
+                await client.subscribe("t", start="earliest")
+                for number in range(20):
+                    await client.put("t", f"message {number}.")
+                proxy.rewritten = {b"message 8.": b"massage 8."}
+                small: dict[str, Any] = {"fetch_partition_bytes": 200, "client_id": "small"}
+                async with sapwood.AsyncClient(bootstrap, id="alice", **small) as reader:
+                    found = await reader.get_many("t", 1, 30)
+                    with pytest.raises(KafkaError, match="CORRUPT_MESSAGE"):
+                        await get_on(reader, found)
+                    proxy.rewritten = {}
+                    while len(found) < 20:
+                        found += await reader.get_many("t", 3, 30)
+                    assert [it.text for it in found] == [f"message {n}." for n in range(20)]
+
+    asyncio.run(run())
+
+
 SUBSCRIBER = """
 import sys
 from sapwood import Client

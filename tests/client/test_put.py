@@ -6,6 +6,7 @@ import pytest
 
 import sapwood
 from sapwood.client import KafkaClient, Stored
+from sapwood.client.admin import NewTopic
 from sapwood.client.fetcher import ConsumedRecord
 from sapwood.client.messages import received
 from tests.helpers import unique
@@ -49,6 +50,30 @@ def test_a_put_that_is_repeated_under_its_id_is_stored_once(bootstrap: str) -> N
         assert [each.offset for each in repeated] == [0, 2, 3]
     values = [each.value for each in everything(bootstrap, topic)]
     assert values == [b"first", b"second", b"third", b"fourth"]
+
+
+def test_whoever_repeats_a_put_under_its_id_gets_to_where_it_was(bootstrap: str) -> None:
+    """Clients without an id, whose names differ, and no key."""
+    topic = unique("put")
+    ids = [str(number) for number in range(12)]
+
+    def places(stored: list[Stored]) -> list[tuple[int, int]]:
+        return [(each.partition, each.offset) for each in stored]
+
+    async def put_as_well() -> list[Stored]:
+        async with sapwood.AsyncClient(bootstrap) as client:
+            return await client.put_many(topic, ids, ids=ids)
+
+    with KafkaClient(bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 4, 1)])
+        with sapwood.Client(bootstrap) as client:
+            first = places(client.put_many(topic, ids, ids=ids))
+        with sapwood.Client(bootstrap) as client:
+            assert places([client.put(topic, each, id=each) for each in ids]) == first
+        assert places(asyncio.run(put_as_well())) == first
+        assert len({partition for partition, _ in first}) > 1
+        ends = admin.list_offsets({(topic, partition): -1 for partition in range(4)})
+        assert sum(each.offset for each in ends.values()) == 12
 
 
 def test_puts_with_and_without_ids_keep_their_order(bootstrap: str) -> None:

@@ -4,12 +4,13 @@ import asyncio
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sapwood
 from sapwood import Client
-from sapwood.client import KafkaClient, KafkaError
+from sapwood.client import AsyncKafkaClient, KafkaClient, KafkaError
 from sapwood.client.config import READ_COMMITTED
 from sapwood.client.messages import received
 from sapwood.client.session import DELIVERIES_TOPIC
@@ -290,3 +291,38 @@ def test_tasks_that_get_with_receipts_at_once_take_turns(bootstrap: str) -> None
             assert sorted(int(each.text) for each in found if each) == list(range(10))
 
     asyncio.run(run())
+
+
+SMALL: dict[str, Any] = {"buffer_bytes": 10_000, "batch_bytes": 2000}
+
+
+def test_a_transaction_holds_the_sender_up_when_its_buffer_is_full(bootstrap: str) -> None:
+    topic = unique("transaction")
+    with KafkaClient(bootstrap, **SMALL) as client:
+        transactor = client.core.transactor(topic, 60_000, client.now_ms)
+        client.run(transactor.begin())
+        for _ in range(500):
+            client.send(topic, b"x" * 500, transactor=transactor)
+            assert transactor.producer.buffered_bytes <= 11_000
+        client.run(transactor.commit({}))
+    assert len(committed(bootstrap, topic)) == 500
+
+
+def test_so_it_does_on_an_event_loop(bootstrap: str) -> None:
+    topic = unique("transaction")
+
+    async def run() -> None:
+        async with AsyncKafkaClient(bootstrap, **SMALL) as client:
+            transactor = client.core.transactor(topic, 60_000, client.now_ms)
+            await client.run(transactor.begin())
+
+            async def send_many() -> None:
+                for _ in range(125):
+                    await client.send(topic, b"x" * 500, transactor=transactor)
+                    assert transactor.producer.buffered_bytes <= 11_000
+
+            await asyncio.gather(*(send_many() for _ in range(4)))
+            await client.run(transactor.commit({}))
+
+    asyncio.run(run())
+    assert len(committed(bootstrap, topic)) == 500

@@ -40,6 +40,8 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int = -1
     start: str = ""
     positions: dict[int, int] = {}
+    process: int = 0
+    """Which, of those that one subscriber has at a time; the file says it, not the line."""
 
 
 class Notebook:

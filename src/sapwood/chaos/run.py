@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from sapwood.chaos.notes import Note, decoded, read
-from sapwood.chaos.orders import CALM, DRAIN, Orders, Plant, notes_of
-from sapwood.chaos.verdict import Record, Verdict, judge
+from sapwood.chaos.orders import CALM, DRAIN, Orders, Plant
+from sapwood.chaos.verdict import Record, Verdict, judge, merged
 from sapwood.client import Client, KafkaClient
 from sapwood.client.admin import NewTopic
 
@@ -52,7 +52,7 @@ class Actor:
         self.steps = 0
         """Of the present process."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._path = notes_of(Path(orders.directory), orders.name)
+        self._path = orders.notes
         self._seen_bytes = 0
         self._start_at = 0.0
 
@@ -135,18 +135,31 @@ class Run:
             self._actor("publisher", f"p{number + 1}") for number in range(plan.publishers)
         ]
         self._subscribers = [
-            self._actor("subscriber", f"s{number + 1}", acknowledges=self._acknowledges(number))
-            for number in range(plan.subscribers)
+            actor for number in range(plan.subscribers) for actor in self._subscriber(number)
         ]
         self._actors = [*self._publishers, *self._subscribers]
 
     def _acknowledges(self, number: int) -> bool:
         """Every other subscriber does it itself, unless a planted bug wants it otherwise."""
-        if self._plan.plant in ("keep-late", "acknowledge-late"):
+        if self._plan.plant in ("keep-late", "acknowledge-late", "stale-owner"):
             return self._plan.plant == "keep-late"
         return number % 2 == 1
 
-    def _actor(self, role: str, name: str, *, acknowledges: bool = False) -> Actor:
+    def _subscriber(self, number: int) -> Iterator[Actor]:
+        """Of every four the last two have two processes each; with a planted bug, all or none."""
+        is_shared = self._plan.plant == "stale-owner" or (
+            not self._plan.plant and number % 4 in (2, 3)
+        )
+        for process in range(1 + is_shared):
+            yield self._actor(
+                "subscriber",
+                f"s{number + 1}",
+                acknowledges=self._acknowledges(number),
+                process=process,
+                is_shared=is_shared,
+            )
+
+    def _actor(self, role: str, name: str, **more: Any) -> Actor:
         plan = self._plan
         return Actor(
             Orders(
@@ -159,7 +172,7 @@ class Run:
                 life_s=plan.seconds + 3 * _REST_S,
                 rate=plan.rate,
                 plant=plan.plant,
-                acknowledges=acknowledges,
+                **more,
             )
         )
 
@@ -180,13 +193,21 @@ class Run:
         return judge(
             self._records(),
             {each.orders.name: each.notes() for each in self._publishers},
-            {each.orders.name: each.notes() for each in self._subscribers},
+            {
+                each.orders.name: merged(
+                    *(it.notes() for it in self._subscribers if it.orders.name == each.orders.name)
+                )
+                for each in self._subscribers
+                if not each.orders.process
+            },
             [each.orders.name for each in self._subscribers if each.orders.acknowledges],
         )
 
     def clean_up(self) -> None:
         """Leave no topic and no subscription behind."""
         for actor in self._subscribers:
+            if actor.orders.process:
+                continue
             with Client(self._bootstrap, actor.orders.name) as client:
                 for topic in self.topics:
                     client.unsubscribe(topic)

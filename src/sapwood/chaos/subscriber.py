@@ -12,6 +12,8 @@ _SURE_S = 4.0  # a get that overstays its time by so much may have a commit unde
 _ACK_TIMEOUT_S = 2.0
 _COME_OR_GO_CHANCE = 0.01
 _FORGET_CHANCE = 0.05
+_STALE_CHANCE = 0.05
+_MANUAL_PLANTS = ("keep-late", "acknowledge-late", "stale-owner")
 
 
 class Subscriber(Troublemaker):
@@ -20,14 +22,20 @@ class Subscriber(Troublemaker):
         self._client = client
         self._subscribed: dict[str, None] = {}
         # How it asks, and what it claims to be, are different things with a planted bug.
-        self._is_manual = orders.acknowledges or orders.plant in ("keep-late", "acknowledge-late")
+        self._is_manual = orders.acknowledges or orders.plant in _MANUAL_PLANTS
 
     def run(self) -> None:
         self._finish()
+        if self.orders.is_shared:
+            for topic in self.orders.topics:
+                if topic not in self._subscribed:
+                    self._subscribe(topic, "earliest")
         while not self.is_draining:
             self.may_crash()
             self.may_stall()
-            if not self._subscribed or self.chooses(_COME_OR_GO_CHANCE):
+            if not self._subscribed or (
+                not self.orders.is_shared and self.chooses(_COME_OR_GO_CHANCE)
+            ):
                 self._come_or_go()
             self._get(self.chance.choice(list(self._subscribed)))
         while waiting := [topic for topic in self._subscribed if self._is_pending(topic)]:
@@ -94,6 +102,8 @@ class Subscriber(Troublemaker):
                 self.notes.write("nothing", topic=topic)
             return False
         self.may_crash(is_delicate=True)
+        if self.orders.plant == "stale-owner" and self.chooses(_STALE_CHANCE):
+            self.stall(5.0, 10.0)
         if self.orders.plant == "keep-late":
             self._acknowledge(message)
             self.may_crash("keep-late")

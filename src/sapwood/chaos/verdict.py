@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from sapwood.chaos.notes import Note
 
 
@@ -56,8 +58,9 @@ class Subscription:
         self.got: list[Note] = []
         self.was_acknowledged: set[int] = set()
         """Which of these had been acknowledged when it came, counted from 0."""
-        self.windows: list[int] = []
-        """How many messages it had got at each crash during which it had asked for one."""
+        self.windows: list[tuple[int, int]] = []
+        """Of each crash during which it had asked for a message: how many it had got when it asked,
+        and when that process began again. Another process of it may have got some in between."""
         self.is_over = False
 
 
@@ -76,9 +79,9 @@ def judge(
         by_topic.setdefault(record.topic, []).append(record)
     acknowledging = set(acknowledging)
     for name, notes in subscribers.items():
-        crashes = sum(note.what == "began" for note in notes) - 1
-        verdict.crashes += max(0, crashes)
-        has_ended = bool(notes) and notes[-1].what == "ended"
+        last = {note.process: note.what for note in notes}
+        verdict.crashes += max(0, sum(note.what == "began" for note in notes) - len(last))
+        has_ended = bool(last) and set(last.values()) == {"ended"}
         for subscription in subscriptions(notes):
             present = by_topic.get(subscription.topic, [])
             _Hearing(verdict, name, subscription, present, begun).judge(
@@ -116,31 +119,47 @@ def _judge_publishers(
     return begun
 
 
+def merged(*lives: Iterable[Note]) -> list[Note]:
+    """The notes of a subscriber's processes, which live at the same time, as one life.
+
+    By their clock, which is the same; of what is noted at the same time each order will do.
+    """
+    labelled = (
+        msgspec.structs.replace(note, process=process)
+        for process, notes in enumerate(lives)
+        for note in notes
+    )
+    return sorted(labelled, key=lambda note: note.at_s)
+
+
 def subscriptions(notes: Sequence[Note]) -> Iterator[Subscription]:
     """A subscriber's life, told again."""
     current: dict[str, Subscription] = {}
     found: list[Subscription] = []
     acknowledged: dict[str, set[tuple[int, int]]] = {}
-    asking: set[str] = set()
+    asking: dict[tuple[int, str], int] = {}
+    """By process and topic, how many messages of the topic had been got when it asked."""
     for note in notes:
         topic = note.topic
         match note.what:
             case "began":
-                for each in asking & current.keys():
-                    current[each].windows.append(len(current[each].got))
-                asking.clear()
+                for process, each in [it for it in asking if it[0] == note.process]:
+                    asked = asking.pop((process, each))
+                    if each in current:
+                        count = len(current[each].got)
+                        current[each].windows.append((min(asked, count), count))
             case "subscribed" if topic not in current:
                 current[topic] = Subscription(note)
                 found.append(current[topic])
                 acknowledged[topic] = set()
             case "unsubscribes" if topic in current:
                 current.pop(topic).is_over = True
-            case "asks":
-                asking.add(topic)
+            case "asks" if topic in current:
+                asking.setdefault((note.process, topic), len(current[topic].got))
             case "nothing":
-                asking.discard(topic)
+                asking.pop((note.process, topic), None)
             case "got" if topic in current:
-                asking.discard(topic)
+                asking.pop((note.process, topic), None)
                 if (note.partition, note.offset) in acknowledged[topic]:
                     current[topic].was_acknowledged.add(len(current[topic].got))
                 current[topic].got.append(note)
@@ -227,26 +246,38 @@ class _Hearing:
         """Give each crash the one message that it may have taken; what is left has no excuse.
 
         A crash can have taken a message only if it lies between what was got from its partition
-        before and after the crash. To excuse as many as possible, those whose last chance comes
-        first choose first, and each takes its earliest.
+        before and after the crash. As many as possible are excused: if a crash is given to one
+        already, that one looks for another.
         """
         got = self._subscription.got
-        chances = []
+        windows = self._subscription.windows
+        chances: list[list[int]] = []
         for record in missing:
             same = [(index, note) for index, note in enumerate(got)
                     if note.partition == record.partition]  # fmt: skip
             earliest = max((i + 1 for i, note in same if note.offset < record.offset), default=0)
             latest = min((i for i, note in same if note.offset > record.offset), default=len(got))
-            chances.append((latest, earliest, record))
-        windows = sorted(self._subscription.windows)
-        lost = []
-        for latest, earliest, record in sorted(chances):
-            window = next((each for each in windows if earliest <= each <= latest), None)
-            if window is None:
-                lost.append(record)
-            else:
-                windows.remove(window)
-                self._verdict.in_the_window += 1
+            chances.append(
+                [
+                    number
+                    for number, (asked, began) in enumerate(windows)
+                    if began >= earliest and asked <= latest
+                ]
+            )
+        taken_by: dict[int, int] = {}
+
+        def is_excused(which: int, tried: set[int]) -> bool:
+            for window in chances[which]:
+                if window in tried:
+                    continue
+                tried.add(window)
+                if window not in taken_by or is_excused(taken_by[window], tried):
+                    taken_by[window] = which
+                    return True
+            return False
+
+        lost = [it for which, it in enumerate(missing) if not is_excused(which, set())]
+        self._verdict.in_the_window += len(taken_by)
         return lost
 
 

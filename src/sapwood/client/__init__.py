@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sapwood.client.session import Pending
     from sapwood.client.sync_client import Client
     from sapwood.wire.compression import Compression
-    from sapwood.wire.errors import ErrorCode, KafkaError
+    from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
 
 __all__ = [
     "AsyncClient",
@@ -39,6 +39,7 @@ __all__ = [
     "ErrorCode",
     "KafkaClient",
     "KafkaError",
+    "MalformedMessage",
     "Message",
     "NotAcknowledged",
     "NotSubscribed",
@@ -57,6 +58,7 @@ _HOMES = {
     "ErrorCode": "sapwood.wire.errors",
     "KafkaClient": "sapwood.client.blocking",
     "KafkaError": "sapwood.wire.errors",
+    "MalformedMessage": "sapwood.wire.errors",
     "Message": "sapwood.client.messages",
     "NotAcknowledged": "sapwood.client.errors",
     "NotSubscribed": "sapwood.client.errors",

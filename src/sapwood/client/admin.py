@@ -73,13 +73,8 @@ class Admin:
             timeout=self._config.request_timeout_ms,
             validate_only=validate_only,
         )
-        return self._call(
-            Api.CREATE_TOPICS,
-            message,
-            Controller(),
-            lambda answer: _raise_first(answer.topics, lambda each: f"topic {each.name}"),
-            now_ms,
-        )
+        already = ErrorCode.TOPIC_ALREADY_EXISTS
+        return self._change_topics(Api.CREATE_TOPICS, message, "topics", already, now_ms)
 
     def delete_topics(self, names: Iterable[str], *, now_ms: float) -> Ticket[None]:
         names = list(names)
@@ -88,13 +83,8 @@ class Admin:
             topic_names=names,
             timeout=self._config.request_timeout_ms,
         )
-        return self._call(
-            Api.DELETE_TOPICS,
-            message,
-            Controller(),
-            lambda answer: _raise_first(answer.responses, lambda each: f"topic {each.name}"),
-            now_ms,
-        )
+        already = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return self._change_topics(Api.DELETE_TOPICS, message, "responses", already, now_ms)
 
     def create_partitions(
         self, totals: Mapping[str, int], *, validate_only: bool, now_ms: float
@@ -106,13 +96,7 @@ class Admin:
             timeout=self._config.request_timeout_ms,
             validate_only=validate_only,
         )
-        return self._call(
-            Api.CREATE_PARTITIONS,
-            message,
-            Controller(),
-            lambda answer: _raise_first(answer.results, lambda each: f"topic {each.name}"),
-            now_ms,
-        )
+        return self._change_topics(Api.CREATE_PARTITIONS, message, "results", None, now_ms)
 
     def describe_configs(
         self, kind: ResourceKind, name: str, *, now_ms: float
@@ -153,6 +137,26 @@ class Admin:
             lambda answer: _raise_first(answer.responses, _resource),
             now_ms,
         )
+
+    def _change_topics(
+        self, api: Api, message: Struct, results: str, already: ErrorCode | None, now_ms: float
+    ) -> Ticket[None]:
+        """Of a call that is made again, `already` says that an earlier try was carried out.
+
+        Its answer was lost with a connection or a controller, or came for some topics only.
+        """
+
+        def read(answer: Struct) -> None:
+            items = getattr(answer, results)
+            if call.attempts:
+                items = [each for each in items if each.error_code != already]
+            _raise_first(items, lambda each: f"topic {each.name}")
+
+        ticket: Ticket[None] = Ticket()
+        deadline_ms = now_ms + self._config.api_timeout_ms
+        call = Call(api, message, Controller(), read, ticket, now_ms, deadline_ms)
+        self._router.submit(call)
+        return ticket
 
     def _call(
         self,

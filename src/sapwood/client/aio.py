@@ -19,6 +19,7 @@ from sapwood.client.effects import Close, Connect, Effect, Send, Settled, Ticket
 from sapwood.client.fetcher import Chunk, ConsumedRecord, read_records
 from sapwood.client.offsets import LATEST, FoundOffset
 from sapwood.client.procedures import FOREVER, Procedure, Wait
+from sapwood.client.producer import Producer
 from sapwood.client.transaction_groups import Child, GroupEnd
 from sapwood.client.transactions import Transactor
 from sapwood.client.tree_admin import NewEdge, RegisteredEdge, TreeView
@@ -27,6 +28,7 @@ from sapwood.wire.codec import Struct
 
 T = TypeVar("T")
 
+_STEP_EVERY_MS = 5  # calls that don't wait let the loop go on at least this often
 _GOODBYE_S = 5.0
 
 __all__ = ["AnyNode", "AsyncDelivery", "AsyncKafkaClient", "Controller", "Leader", "Node"]
@@ -85,10 +87,11 @@ class AsyncKafkaClient:
         self._links: dict[int, _Link] = {}
         self._parting: list[_Link] = []
         self._connecting: dict[int, asyncio.Task[None]] = {}
-        self._room: list[asyncio.Future[None]] = []
+        self._room: list[tuple[Producer, asyncio.Future[None]]] = []
         self._step_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
+        self._stepped_ms = self.now_ms()
         self._polled_bytes = 0
 
     async def __aenter__(self) -> AsyncKafkaClient:
@@ -225,9 +228,10 @@ class AsyncKafkaClient:
         known = core.usable_topic(topic, partition)
         if known is None:
             known = await self._wait(core.await_topic(topic, partition, self.now_ms()))
-        while not core.producer.has_room():
+        producer = core.producer if transactor is None else transactor.producer
+        while not producer.has_room():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(future)
+            self._room.append((producer, future))
             self.schedule()
             await future
         if timestamp_ms is None:
@@ -325,18 +329,27 @@ class AsyncKafkaClient:
         self.schedule()
 
     async def run(self, procedure: Procedure[T]) -> T:
-        """A call of several steps."""
+        """A call of several steps. Even one that waits for nothing doesn't keep the loop from its
+        work, nor does one whose waits are over at once."""
         try:
+            if self.now_ms() - self._stepped_ms >= _STEP_EVERY_MS:
+                await self._let_step()
             while True:
                 wait = next(procedure)
-                self.schedule()
-                if not wait.is_over():
+                if wait.is_over():
+                    await self._let_step()
+                else:
+                    self.schedule()
                     await self._first_of(wait)
         except StopIteration as end:
             return cast(T, end.value)
         finally:
             procedure.close()
             self.schedule()
+
+    async def _let_step(self) -> None:
+        self.schedule()
+        await asyncio.sleep(0)
 
     async def _first_of(self, wait: Wait) -> None:
         loop = asyncio.get_running_loop()
@@ -364,7 +377,7 @@ class AsyncKafkaClient:
 
     def _step(self) -> None:
         self._step_is_due = False
-        now_ms = self.now_ms()
+        self._stepped_ms = now_ms = self.now_ms()
         try:
             effects = self.core.poll(now_ms)
         except Exception:
@@ -375,10 +388,13 @@ class AsyncKafkaClient:
         for effect in effects:
             self._carry_out(effect)
         self._polled_bytes = self.core.producer.buffered_bytes
-        if self._room and self.core.producer.has_room():
+        if self._room:
             waiting, self._room = self._room, []
-            for future in waiting:
-                _wake(future)
+            for producer, future in waiting:
+                if producer.has_room():
+                    _wake(future)
+                else:
+                    self._room.append((producer, future))
         self._set_timer(self.core.wake_at_ms(now_ms))
 
     def _carry_out(self, effect: Effect) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from sapwood.client.aio import AsyncDelivery, AsyncKafkaClient
 from sapwood.client.config import READ_COMMITTED
-from sapwood.client.messages import Message, Stored
+from sapwood.client.merging import Merger, MergeStart
+from sapwood.client.messages import Message, Stored, received
 from sapwood.client.session import (
     AckMode,
     Body,
@@ -185,12 +186,59 @@ class AsyncClient:
         """As `Client.pending`."""
         return await self._kafka.run(self._session.pending(topic))
 
+    async def merged(
+        self,
+        *topics: str,
+        start: MergeStart | str = "now",
+        timeout: float | None = None,  # noqa: ASYNC109
+        stop: Literal["now"] | None = None,
+    ) -> AsyncMerged:
+        """As `Client.merged`: it has started when this returns."""
+        procedure = self._session.merge(topics, start, stops=stop == "now")
+        return AsyncMerged(self._kafka, await self._kafka.run(procedure), timeout)
+
     def transaction(self, timeout: float = 60.0) -> AsyncTransaction:
         """As `Client.transaction`, with `async with`."""
         return AsyncTransaction(self._kafka, self._session, timeout)
 
     async def _acknowledge(self, message: Message) -> None:
         await self._kafka.run(self._session.acknowledge(message))
+
+
+class AsyncMerged:
+    """An asynchronous iterator of messages in the merged order."""
+
+    def __init__(self, kafka: AsyncKafkaClient, merger: Merger, timeout_s: float | None) -> None:
+        self._kafka = kafka
+        self._merger = merger
+        self.timeout = timeout_s
+
+    def __aiter__(self) -> AsyncMerged:
+        return self
+
+    async def __anext__(self) -> Message:
+        found = await self.get_many(1, self.timeout)
+        if not found:
+            raise StopAsyncIteration
+        return found[0]
+
+    async def get_many(
+        self,
+        max: int = 100,  # noqa: A002
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> list[Message]:
+        """As `Merged.get_many`."""
+        deadline_ms = until_ms(self._kafka.now_ms(), timeout)
+        return list(map(received, await self._kafka.run(self._merger.take(max, deadline_ms))))
+
+    @property
+    def position(self) -> str:
+        """Of the last message: `start` there to go on behind it, with any client."""
+        return str(self._merger.position)
+
+    def close(self) -> None:
+        self._merger.close()
+        self._kafka.schedule()
 
 
 class AsyncTransaction:

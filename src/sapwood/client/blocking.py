@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
 
+from sapwood.client import times
 from sapwood.client.admin import ConfigEntry, NewTopic, ResourceKind
 from sapwood.client.batches import Delivery, MessageKey, RecordMetadata
 from sapwood.client.calls import AnyNode, Target
@@ -29,15 +30,17 @@ from sapwood.client.groups import NO_MEMBER, Committed
 from sapwood.client.offsets import LATEST, FoundOffset
 from sapwood.client.packed import PackedBatch
 from sapwood.client.procedures import Procedure
+from sapwood.client.times import ClosedTimes
 from sapwood.client.transaction_groups import NO_BATCH, Child, GroupEnd
 from sapwood.client.transactions import Transactor
 from sapwood.client.tree_admin import NewEdge, RegisteredEdge, TreeView
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Buffer, Struct
+from sapwood.wire.private.times import Span, unpack_spans
 
 T = TypeVar("T")
 
-_STEP_EVERY_MS = 5  # `send` looks after the sockets at least this often
+_STEP_EVERY_MS = 5  # calls that don't wait look after the sockets at least this often
 _GOODBYE_S = 5.0
 _RECEIVE_BYTES = 256 * 1024
 
@@ -131,6 +134,21 @@ class KafkaClient:
         """The first offset at or after each timestamp; −1 is the end, −2 the beginning."""
         return self._wait(self.core.list_offsets(wanted, self.now_ms()))
 
+    def closed_times(self, topics: Iterable[str]) -> ClosedTimes:
+        """Up to which time, on the cluster's clock, these topics are settled for good."""
+        return self.run(times.closed_times(self.core, self.now_ms, topics))
+
+    def offsets_after(self, keys: Iterable[TopicPartition], time: int) -> dict[TopicPartition, int]:
+        """Where the records begin that were appended after a time on the cluster's clock."""
+        return self.run(times.offsets_after(self.core, self.now_ms, keys, time))
+
+    def append_times(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, list[Span]]:
+        """Offsets and append time of every batch with an offset in these ranges."""
+        found = self.run(times.spans(self.core, self.now_ms, ranges))
+        return {key: unpack_spans(packed) for key, packed in found.items()}
+
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return self._wait(self.core.delete_records(before, self.now_ms()))
 
@@ -204,8 +222,7 @@ class KafkaClient:
         """Accept a record, waiting for room if need be; `get` the result to know it is stored."""
         core = self.core
         known = self.topic(topic, partition)
-        if not core.producer.has_room():
-            self.run_until(core.producer.has_room, None)
+        self._wait_for_room(transactor)
         if timestamp_ms is None:
             timestamp_ms = self.wall_clock_ms()
         delivery = BlockingDelivery(self)
@@ -241,14 +258,11 @@ class KafkaClient:
         transactor: Transactor | None = None,
     ) -> PackedBatch:
         """Accept records that are encoded already, as `wire.records.seal_batch` takes them."""
-        core = self.core
         self.topic(topic, partition)
-        producer = core.producer if transactor is None else transactor.producer
-        if not producer.has_room():
-            self.run_until(producer.has_room, None)
+        self._wait_for_room(transactor)
         key = topic, partition
         batch = PackedBatch(key, self.now_ms(), body, record_count, base_timestamp, max_timestamp)
-        core.append_packed(batch, transactor)
+        self.core.append_packed(batch, transactor)
         self._step(may_wait=False)
         return batch
 
@@ -256,6 +270,11 @@ class KafkaClient:
         """Until everything accepted so far is stored or has failed."""
         producer = self.core.producer if transactor is None else transactor.producer
         self._wait(producer.flush())
+
+    def _wait_for_room(self, transactor: Transactor | None) -> None:
+        producer = self.core.producer if transactor is None else transactor.producer
+        if not producer.has_room():
+            self.run_until(producer.has_room, None)
 
     def end_group(
         self, query: str, batch_id: int, children: Iterable[Child], *, committed: bool = True
@@ -325,12 +344,17 @@ class KafkaClient:
             self._step(may_wait=True, until_ms=deadline_ms, is_done=is_done)
 
     def run(self, procedure: Procedure[T]) -> T:
-        """A call of several steps."""
+        """A call of several steps. Even one that waits for nothing doesn't keep the core from its
+        work, nor does one whose waits are over at once."""
         try:
+            if self.now_ms() - self._stepped_ms >= _STEP_EVERY_MS:
+                self._step(may_wait=False)
             while True:
                 wait = next(procedure)
-                while not wait.is_over() and self.now_ms() < wait.until_ms:
+                while True:
                     self._step(may_wait=True, until_ms=wait.until_ms, is_done=wait.is_over)
+                    if wait.is_over() or self.now_ms() >= wait.until_ms:
+                        break
         except StopIteration as end:
             return cast(T, end.value)
         finally:

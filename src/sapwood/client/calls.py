@@ -69,6 +69,7 @@ class Call(Generic[T]):
     seen_moment: int | None = None  # of the view that didn't know the target
     not_before_ms: float = 0.0
     last_error: KafkaError | None = None
+    lane: int = MAIN_LANE
     was_cut: bool = False  # sent over a connection that broke: it may yet arrive once more
 
 
@@ -119,7 +120,7 @@ class Router:
             self._effects.fail(call.ticket, error)
 
     def _dispatch(self, call: Call[Any], now_ms: float) -> None:
-        connection = self._find(call.target, now_ms)
+        connection = self._find(call.target, call.lane, now_ms)
         if connection is None:
             if isinstance(call.target, Coordinator) and self._is_out_of_reach(call.target):
                 self._coordinators.pop(call.target, None)  # by now it may be another node
@@ -140,7 +141,7 @@ class Router:
             # The message can't be encoded, or not for this broker: that is the caller's to know.
             self._effects.fail(call.ticket, error)
 
-    def _find(self, target: Target, now_ms: float) -> Connection | None:
+    def _find(self, target: Target, lane: int, now_ms: float) -> Connection | None:
         match target:
             case Node(node_id):
                 pass
@@ -163,7 +164,7 @@ class Router:
                 node_id = found
             case AnyNode():
                 return self._pool.any_ready(now_ms)
-        return self._pool.ready(node_id, MAIN_LANE, now_ms)
+        return self._pool.ready(node_id, lane, now_ms)
 
     def _search(self, target: Coordinator, now_ms: float) -> None:
         if target in self._searches:

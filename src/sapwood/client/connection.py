@@ -22,7 +22,12 @@ from sapwood.security import NONCE_BYTES, AuthenticationFailed, ClientSide
 from sapwood.wire.apis import Api, codec_versions
 from sapwood.wire.codec import Struct, decode_response
 from sapwood.wire.errors import ErrorCode, KafkaError, MalformedMessage
-from sapwood.wire.frames import FrameBuffer, decode_response_header, encode_request_frame
+from sapwood.wire.frames import (
+    FrameBuffer,
+    decode_response_header,
+    encode_request_frame,
+    response_clock,
+)
 
 # Above these a topic goes by its id alone. Names keep one way of asking for all brokers.
 _HIGHEST_VERSION = {Api.PRODUCE: 12, Api.FETCH: 12}
@@ -57,6 +62,19 @@ class Exchange:
 
 
 @dataclass(slots=True)
+class CausalClock:
+    """The latest reading of the cluster's clock that this client has seen.
+
+    What it sends next is ordered after all that it was told before, whichever node it goes to.
+    """
+
+    last: int = 0
+
+    def observe(self, reading: int) -> None:
+        self.last = max(self.last, reading)
+
+
+@dataclass(slots=True)
 class Connection:
     number: int
     host: str
@@ -66,6 +84,7 @@ class Connection:
     config: ClientConfig
     effects: Effects
     opened_by_ms: float
+    clock: CausalClock = field(default_factory=CausalClock)
     state: State = State.CONNECTING
     in_flight: deque[Exchange] = field(default_factory=deque)
     produces_in_flight: int = 0
@@ -111,6 +130,9 @@ class Connection:
                     f"{self.address} answered request {correlation_id} instead of "
                     f"{exchange.correlation_id}"
                 )
+            reading = response_clock(exchange.api, exchange.version, frame)
+            if reading is not None:
+                self.clock.observe(reading)
             version = exchange.version
             if exchange.api is Api.API_VERSIONS and bytes(frame[body : body + 2]) == _UNSUPPORTED:
                 version = 0  # UNSUPPORTED_VERSION always comes in the oldest form
@@ -153,7 +175,13 @@ class Connection:
     def _send(self, exchange: Exchange, version: int, now_ms: float) -> None:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         buffers = encode_request_frame(
-            exchange.api, version, self._correlation_id, self.config.client_id, exchange.message
+            exchange.api,
+            version,
+            self._correlation_id,
+            self.config.client_id,
+            exchange.message,
+            # Only Sapwood's nodes know what it is.
+            self.clock.last if Api.APPEND_TIMES in self._versions else None,
         )
         exchange.version = version
         exchange.correlation_id = self._correlation_id

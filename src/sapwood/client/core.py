@@ -8,7 +8,8 @@ Times are milliseconds on a clock that never goes back, except for the records' 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import Literal, NamedTuple, Protocol
 
 from sapwood.client.admin import Admin
 from sapwood.client.batches import Delivery, MessageKey
@@ -22,6 +23,7 @@ from sapwood.client.cluster import (
     read_metadata,
 )
 from sapwood.client.config import ClientConfig
+from sapwood.client.connection import CausalClock
 from sapwood.client.effects import Effect, Effects, Ticket
 from sapwood.client.errors import ClientClosed
 from sapwood.client.fetcher import Fetcher
@@ -32,6 +34,7 @@ from sapwood.client.packed import PackedBatch, SealedBatch
 from sapwood.client.pool import MAIN_LANE, ConnectionPool
 from sapwood.client.producer import Producer
 from sapwood.client.scatter import Scatterer
+from sapwood.client.times import Asked, Timed, TopicTimes, Wanted, append_times, topic_times
 from sapwood.client.transaction_groups import Child, GroupEnd, end_group
 from sapwood.client.transactions import Transactor
 from sapwood.client.tree_admin import TreeAdmin
@@ -255,23 +258,55 @@ class ClientCore:
         return delete_records(self.config, self._scatterer, before, now_ms)
 
     def fetch(
-        self, positions: Mapping[TopicPartition, int], stop_at: Mapping[TopicPartition, int]
+        self,
+        positions: Mapping[TopicPartition, int],
+        stop_at: Mapping[TopicPartition, int],
+        out_of_range: Literal["earliest", "latest", "error"] | None = None,
     ) -> Fetcher:
         if self._closed is not None:
             raise self._closed
+        config = self.config
+        if out_of_range is not None:
+            config = replace(config, out_of_range=out_of_range)
         fetcher = Fetcher(
-            self.config,
+            config,
             self.view,
             self._pool,
             self._scatterer,
             self._effects,
-            self._next_lane,
+            self.new_lane(),
             positions,
             stop_at,
         )
-        self._next_lane += 1
         self._guests.append(fetcher)
         return fetcher
+
+    def new_lane(self) -> int:
+        """For questions whose answers may take their time: they hold up each other, and no more."""
+        self._next_lane += 1
+        return self._next_lane - 1
+
+    def close_lane(self, lane: int, now_ms: float) -> None:
+        self._pool.close("its answers are not waited for any more", now_ms, lane)
+
+    @property
+    def cluster_clock(self) -> CausalClock:
+        """What this client knows of the cluster's clock, which goes along with all that it asks."""
+        return self._pool.clock
+
+    def carry(self, clock: CausalClock) -> None:
+        """Another clock, before anything is asked."""
+        self._pool.clock = clock
+
+    def append_times(
+        self, asked: Mapping[TopicPartition, Asked], wanted: Wanted, now_ms: float
+    ) -> Ticket[dict[TopicPartition, Timed]]:
+        return append_times(self.config, self._scatterer, asked, wanted, now_ms)
+
+    def topic_times(
+        self, topics: Iterable[str], wanted: Wanted, now_ms: float
+    ) -> Ticket[TopicTimes]:
+        return topic_times(self.config, self._router, topics, wanted, now_ms)
 
     def stop_fetching(self, fetcher: Fetcher, now_ms: float) -> None:
         if self._dismiss(fetcher, ClientClosed("the fetcher was closed")):

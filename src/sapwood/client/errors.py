@@ -13,6 +13,10 @@ class NotSubscribed(LookupError):
     """There is no such durable subscription: `subscribe` first, or somebody has unsubscribed."""
 
 
+class TopicGone(LookupError):
+    """A topic that is read was deleted, and maybe made anew under its name."""
+
+
 class NotAcknowledged(RuntimeError):
     """The message belongs to another process by now and has come again there."""
 
@@ -20,8 +24,9 @@ class NotAcknowledged(RuntimeError):
 class PositionLost(LookupError):
     """Messages were deleted before this subscriber got them; the next `get` goes on behind them.
 
-    That takes a hard limit on the topic (`subscription.hold.bytes`), a DeleteRecords request, or
-    `sapwood partition recover --unsafe`: retention alone never passes a durable subscriber.
+    So it does behind a batch that nobody can unpack: the cluster keeps batches as they were sent.
+    To delete takes a hard limit on the topic (`subscription.hold.bytes`), a DeleteRecords request,
+    or `sapwood partition recover --unsafe`: retention alone never passes a durable subscriber.
     """
 
     def __init__(
@@ -32,6 +37,7 @@ class PositionLost(LookupError):
         lost_to: int,
         *,
         goes_on_at: int | None = None,
+        how: str = "are gone",
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -39,7 +45,7 @@ class PositionLost(LookupError):
         self.lost_to = lost_to  # behind the last one that is gone
         self.goes_on_at = lost_to if goes_on_at is None else goes_on_at
         super().__init__(
-            f"topic {topic}, partition {partition}: offsets {lost_from} to {lost_to - 1} are gone; "
+            f"topic {topic}, partition {partition}: offsets {lost_from} to {lost_to - 1} {how}; "
             f"the next get goes on at {self.goes_on_at}"
         )
 

@@ -16,7 +16,7 @@ from sapwood.client.cluster import ClusterView, TopicPartition
 from sapwood.client.config import ClientConfig
 from sapwood.client.connection import Exchange
 from sapwood.client.effects import Effects, Ticket
-from sapwood.client.errors import STALE_VIEW, error_for
+from sapwood.client.errors import STALE_VIEW, PositionLost, error_for
 from sapwood.client.offsets import EARLIEST, LATEST, FoundOffset, list_offsets
 from sapwood.client.pool import ConnectionPool
 from sapwood.client.scatter import Scatterer
@@ -83,6 +83,40 @@ def read_records(chunk: Chunk) -> Iterator[ConsumedRecord]:
             offset = record.offset
             if offset >= first and (stop is None or offset < stop):
                 yield ConsumedRecord(topic, partition, *record, kind)
+
+
+class Unreadable(NamedTuple):
+    """A batch that nobody can unpack. The cluster keeps batches as they were sent."""
+
+    topic: str
+    partition: int
+    offset: int
+    next_offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic}, partition {self.partition}: offsets {self.offset} to "
+            f"{self.next_offset - 1} can't be unpacked ({self.reason})"
+        )
+
+    def as_loss(self) -> PositionLost:
+        how = f"can't be unpacked ({self.reason})"
+        return PositionLost(self.topic, self.partition, self.offset, self.next_offset, how=how)
+
+
+def read_what_can_be(chunk: Chunk) -> Iterator[ConsumedRecord | Unreadable]:
+    """As `read_records` does, for readers who go on behind what can't be unpacked."""
+    for position, header in wanted_batches(chunk):
+        end = position + header.size
+        batch = chunk._replace(data=chunk.data[position:end], aborted=())
+        try:
+            yield from read_records(batch)
+        except MalformedMessage as error:
+            if header.last_offset >= chunk.offset:
+                end_offset = header.last_offset + 1
+                offset = max(chunk.offset, header.base_offset)
+                yield Unreadable(chunk.topic, chunk.partition, offset, end_offset, str(error))
 
 
 @dataclass(slots=True, eq=False)

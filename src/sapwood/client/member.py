@@ -51,6 +51,9 @@ class Member:
         self._topics = list(topics)
         self.membership = Membership(member_id, _JOINING)
         self.owned: frozenset[TopicPartition] = frozenset()
+        # Since whoever uses this looked last, and cleared it: what is owned again by now may have
+        # had another owner in between.
+        self.let_go: set[TopicPartition] = set()
         self.is_busy = False
         self.failure: Exception | None = None
         self._assigned: frozenset[TopicPartition] = frozenset()
@@ -87,6 +90,7 @@ class Member:
     def adopt(self, now_ms: float) -> None:
         """Let go of what was taken away, and take what was given."""
         if self.owned != self._assigned:
+            self.let_go |= self.owned - self._assigned
             self.owned = self._assigned
             self._next_ms = now_ms  # those who wait for what we let go of wait for this
             self._notify()
@@ -119,6 +123,7 @@ class Member:
 
     def _rejoin(self, now_ms: float) -> None:
         self.membership = self.membership._replace(epoch=_JOINING)
+        self.let_go |= self.owned
         self.owned = self._assigned = frozenset()
         self._heartbeat = None  # what is still under way was said by somebody who is no more
         self._next_ms = now_ms

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sapwood.client.cluster import ClusterView
 from sapwood.client.config import ClientConfig
-from sapwood.client.connection import Connection, State
+from sapwood.client.connection import CausalClock, Connection, State
 from sapwood.client.effects import Close, Connect, Effects
 from sapwood.wire.errors import ErrorCode, KafkaError
 
@@ -42,6 +42,7 @@ class ConnectionPool:
         self._next_candidate = int(draw() * len(config.bootstrap))
         self._setbacks: dict[Address, _Setback] = {}
         self.connections: dict[int, Connection] = {}
+        self.clock = CausalClock()
         self.last_error: KafkaError | None = None
 
     def ready(self, node_id: int, lane: int, now_ms: float) -> Connection | None:
@@ -152,7 +153,7 @@ class ConnectionPool:
         self._next_number += 1
         opened_by_ms = now_ms + self._config.connect_timeout_ms
         self.connections[number] = Connection(
-            number, host, port, lane, node_id, self._config, self._effects, opened_by_ms
+            number, host, port, lane, node_id, self._config, self._effects, opened_by_ms, self.clock
         )
         self._effects.add(Connect(number, host, port))
 

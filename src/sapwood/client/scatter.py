@@ -46,7 +46,9 @@ class Scatter(Generic[T, V]):
         ticket: Ticket[dict[TopicPartition, V]],
         started_ms: float,
         deadline_ms: float,
+        lane: int = MAIN_LANE,
     ) -> None:
+        self.lane = lane
         self.api = api
         self.build = build
         self.read = read
@@ -111,7 +113,7 @@ class Scatterer:
             if leader is not None and key not in scatter.in_flight:
                 by_leader.setdefault(leader.leader, {})[key] = item
         for node_id, items in by_leader.items():
-            connection = self._pool.ready(node_id, MAIN_LANE, now_ms)
+            connection = self._pool.ready(node_id, scatter.lane, now_ms)
             if connection is None:
                 continue
             keys = list(items)

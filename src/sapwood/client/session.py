@@ -6,7 +6,7 @@ Everything here is a procedure; the two clients only differ in how they run it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from sapwood.client.batches import Delivery
@@ -14,6 +14,7 @@ from sapwood.client.core import ClientCore
 from sapwood.client.effects import Ticket
 from sapwood.client.errors import error_for
 from sapwood.client.group_admin import list_groups_beside
+from sapwood.client.merging import Merger
 from sapwood.client.messages import Headers, Message, Outgoing, outgoing
 from sapwood.client.offsets import LATEST
 from sapwood.client.procedures import FOREVER, Procedure, Wait, wait_for
@@ -83,6 +84,8 @@ class Session:
         headers: HeaderPairs | None,
         message_id: str | None,
     ) -> Outgoing:
+        if key is None and self._id is None:
+            key = message_id  # repeated by another client, it must get to where it was
         self._put_count += 1
         fresh_id = f"{self._run[:16]}-{self._put_count}"
         return outgoing(
@@ -179,6 +182,15 @@ class Session:
                 end = ends[topic, partition].offset
                 found.append(Pending(group[len(prefix) :], partition, max(each.offset, 0), end))
         return found
+
+    def merge(self, topics: Iterable[str], start: str, *, stops: bool = False) -> Procedure[Merger]:
+        merger = Merger(self._core, self._clock, topics, start, stops=stops)
+        try:
+            yield from merger.begin()
+        except BaseException:
+            merger.close()
+            raise
+        return merger
 
     def close(self) -> Procedure[None]:
         for subscriber in self._subscribers.values():

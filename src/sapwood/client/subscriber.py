@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from sapwood.client.cluster import TopicPartition
 from sapwood.client.core import ClientCore
 from sapwood.client.effects import Ticket
 from sapwood.client.errors import NotAcknowledged, NotSubscribed, PositionLost
-from sapwood.client.fetcher import ConsumedRecord, Fetcher, read_records
+from sapwood.client.fetcher import ConsumedRecord, Fetcher, Unreadable, read_what_can_be
 from sapwood.client.groups import NO_MEMBER, Committed, Membership
 from sapwood.client.ledger import Ledger
 from sapwood.client.member import Member
@@ -81,7 +81,7 @@ class _Out:
     """A message that was handed out and isn't acknowledged yet."""
 
     record: ConsumedRecord
-    again_at_ms: float = FOREVER
+    again_at_ms: float
 
 
 class Subscriber:
@@ -103,6 +103,7 @@ class Subscriber:
         self._fetcher: Fetcher | None = None
         self._ledgers: dict[TopicPartition, Ledger] = {}
         self._ready: deque[ConsumedRecord] = deque()
+        self._unreadable: deque[Unreadable] = deque()  # passed over, and not told yet
         self._out: dict[TopicPartition, dict[int, _Out]] = {}
         self._take: _Take | None = None
         self._owed: list[Message] = []  # taken, and not handed out yet
@@ -111,6 +112,7 @@ class Subscriber:
         self._reader: object = None  # that transaction
         self._count = 0
         self._turn: Ticket[None] | None = None
+        self._room: Ticket[None] | None = None  # settled when something was acknowledged
 
     # Subscribing
 
@@ -132,8 +134,6 @@ class Subscriber:
                     self._core.groups.commit(self.group, NO_MEMBER, positions, self._clock())
                 )
             except KafkaError as error:
-                if error.code in _FENCED:  # somebody else has subscribed, and gets already
-                    return False
                 if not error.code.retriable or self._clock() >= deadline_ms:
                     raise
                 yield Wait((), self._clock() + self._core.config.pause_ms(0))
@@ -180,12 +180,13 @@ class Subscriber:
                 yield from self._prepare(until_ms)
                 owed, self._owed = self._owed[:most], self._owed[most:]
                 records = self._overdue(most - len(owed))
+                again_at_ms = self._clock() + again_after_ms
+                for record in records:
+                    self._out[record[:2]][record.offset].again_at_ms = again_at_ms
                 while len(records) + len(owed) < most and (one := self._next_records(1)):
                     records += one
-                    self._out.setdefault(one[0][:2], {})[one[0].offset] = _Out(one[0])
-                for record in records:
-                    out = self._out[record[:2]][record.offset]
-                    out.again_at_ms = self._clock() + again_after_ms
+                    out = self._out.setdefault(one[0][:2], {})
+                    out[one[0].offset] = _Out(one[0], again_at_ms)
             lent = [replace(each, _acknowledge=acknowledge) for each in owed]
             lent += [received(record, acknowledge) for record in records]
             if lent or self._clock() >= until_ms:
@@ -201,6 +202,7 @@ class Subscriber:
                 if ledger is not None:
                     if ledger.is_acknowledged(message.offset):
                         self._out.get(key, {}).pop(message.offset, None)
+                        self._make_room()
                         return
                     ledger.acknowledge(message.offset, message.offset + 1)
                     self._commit([], [key])
@@ -210,6 +212,11 @@ class Subscriber:
                     self._out.pop(key, None)
                     raise NotAcknowledged(f"message {message.id}: {NotAcknowledged.__doc__}")
             yield from self._news(self._clock() + _PATIENCE_MS)
+
+    def _make_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            self._core.settle(room)
 
     # Taking in a transaction, which ends by `release`
 
@@ -331,9 +338,8 @@ class Subscriber:
             raise member.failure
         if member is not None and not self._picked:
             member.use(self._clock())  # who asks without a pause is never found idle
+        self._let_go()
         owned = frozenset() if member is None else member.owned
-        for key in [key for key in self._ledgers if key not in owned]:
-            self._unload(key)
         missing = [key for key in sorted(owned) if key not in self._ledgers]
         if missing or member is None:
             positions = yield from self._committed(missing)
@@ -349,6 +355,7 @@ class Subscriber:
         if member is None:
             self._member = self._core.join(self.group, [self._topic], self._new_name())
             self._member.is_busy = True
+        self._let_go()
         try:
             self._decode()
         except KafkaError as error:
@@ -357,7 +364,18 @@ class Subscriber:
                 raise
             yield from self._find_loss()
         else:
+            if self._unreadable:
+                raise self._unreadable.popleft().as_loss()
             yield from self._pass_over(until_ms)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget where we were in partitions that the member has let go of, be it that it owns
+        them again: others may have moved their positions. To be done after every wait."""
+        if self._member is not None:
+            for key in self._member.let_go:
+                self._unload(key)
+            self._member.let_go.clear()
 
     def _load(self, key: TopicPartition, committed: Committed) -> None:
         ledger = self._ledgers[key] = Ledger(committed)
@@ -395,7 +413,17 @@ class Subscriber:
             ledger = self._ledgers.get(chunk[:2])
             if ledger is None:
                 continue
-            for record in read_records(chunk):
+            try:
+                found = list(read_what_can_be(chunk))
+            except Exception as error:
+                # It would seem that what is behind it comes next: read no more, whoever asks.
+                self._fetcher.release(chunk[:2])
+                self._fetcher.close(error)
+                raise
+            for record in found:
+                if isinstance(record, Unreadable):
+                    self._unreadable.append(record)
+                    continue
                 # Offsets that no record has (of control records, say) need no acknowledgement.
                 if record.offset > ledger.read_to:
                     ledger.acknowledge(ledger.read_to, record.offset)
@@ -422,13 +450,18 @@ class Subscriber:
             key, offset = record[:2], record.offset
             ledger, out = self._ledgers[key], self._out.get(key, {})
             if offset not in out and not ledger.is_acknowledged(offset):
-                if not ledger.has_room_for(offset, len(out)):
+                if not self._has_room_for(record):
                     break
                 records.append(record)
             self._ready.popleft()
             if not self._ready:
-                self._decode()
+                with suppress(KafkaError):  # it stays, and is told to who asks when these are used
+                    self._decode()
         return records
+
+    def _has_room_for(self, record: ConsumedRecord) -> bool:
+        key = record[:2]
+        return self._ledgers[key].has_room_for(record.offset, len(self._out.get(key, ())))
 
     def _overdue(self, most: int) -> list[ConsumedRecord]:
         now_ms = self._clock()
@@ -441,7 +474,10 @@ class Subscriber:
         ][:most]
 
     def _next_overdue_ms(self) -> float:
-        outs = [each.again_at_ms for out in self._out.values() for each in out.values()]
+        """Of what `_overdue` will tell of: what others own by now is theirs to lend."""
+        outs = [
+            each.again_at_ms for key in self._ledgers for each in self._out.get(key, {}).values()
+        ]
         return min(outs, default=FOREVER)
 
     def _find_loss(self) -> Procedure[None]:
@@ -456,21 +492,22 @@ class Subscriber:
             self._core.list_offsets(dict.fromkeys(keys, LATEST), self._clock())
         )
         self._fetcher = self._core.fetch({}, {})
-        losses = []
+        loss: PositionLost | None = None
         for key, ledger in ledgers.items():
-            position = ledger.position
-            if position < first[key].offset:
-                losses.append(PositionLost(*key, position, first[key].offset))
-                ledger.acknowledge(position, first[key].offset)
-            elif position > last[key].offset:  # an operator gave up what had been acknowledged
-                end = last[key].offset
-                losses.append(PositionLost(*key, end, position, goes_on_at=end))
-                ledger = Ledger(Committed(last[key].offset, ""))
+            position, start, end = ledger.position, first[key].offset, last[key].offset
+            if loss is not None:
+                pass  # one at a time: if this one isn't there, either, it is found out again
+            elif position < start:
+                loss = PositionLost(*key, position, start)
+                ledger.acknowledge(position, start)
+            elif position > end:  # an operator gave up what had been acknowledged
+                loss = PositionLost(*key, end, position, goes_on_at=end)
+                ledger = Ledger(Committed(end, ""))
             ledger.read_to = ledger.position
             self._ledgers[key] = ledger
             self._fetcher.seek(key, ledger.position)
-        if losses:
-            raise losses[0]
+        if loss is not None:
+            raise loss
 
     def _news(self, until_ms: float) -> Procedure[None]:
         """Until there is something to read, or to own, or the time is up."""
@@ -479,7 +516,10 @@ class Subscriber:
         tickets: list[Ticket[Any]] = [self._member.change()]
         if self._take is not None:
             tickets.append(self._take.ticket)
-        if self._fetcher is not None and self._ledgers:
+        if self._ready and not self._has_room_for(self._ready[0]):  # what arrives has none, either
+            self._room = self._room or Ticket()
+            tickets.append(self._room)
+        elif self._fetcher is not None and self._ledgers:
             tickets.append(self._fetcher.arrival())
         yield Wait(tuple(tickets), min(until_ms, self._clock() + _STILL_HERE_MS))
 
@@ -491,7 +531,7 @@ class Subscriber:
 
     def _sign(self, keys: Iterable[TopicPartition]) -> Signed:
         member = self._member
-        if member is None or any(key not in self._ledgers for key in keys):
+        if member is None or any(key not in self._ledgers or key in member.let_go for key in keys):
             raise self._moved()
         self._count += 1
         token = f"{member.membership.member_id[:16]}.{self._count}"

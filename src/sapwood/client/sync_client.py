@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from sapwood.client.blocking import BlockingDelivery, KafkaClient
 from sapwood.client.config import READ_COMMITTED
-from sapwood.client.messages import Message, Stored
+from sapwood.client.merging import Merger, MergeStart
+from sapwood.client.messages import Message, Stored, received
 from sapwood.client.session import (
     AckMode,
     Body,
@@ -106,11 +107,12 @@ class Client:
     ) -> Stored:
         """Store a message; when this returns, it is safe, and stored once.
 
-        The key decides on the partition, within which order holds; the sender's id is the default.
+        The key decides on the partition, within which order holds; the default is this client's id
+        or, for a message with an id from a client without one, the message's.
         If this raises, or the process dies, the message may or may not be stored. With an `id` of
-        your own, unique in its topic, repeat the call: a message that is there already isn't
-        stored again. The topic remembers the last ids of each partition (see docs/guarantees.md);
-        don't add partitions to it between a put and its repeat.
+        your own, unique in its topic, repeat the call under the same key: a message that is there
+        already isn't stored again. The topic remembers the last ids of each partition (see
+        docs/guarantees.md); don't add partitions to it between a put and its repeat.
         """
         return self.put_nowait(topic, message, key, headers, id).wait()
 
@@ -158,7 +160,7 @@ class Client:
         """Begin a durable subscription with the next message, or with the earliest that is left.
 
         Durable when this returns. True if this began it: one that is there stays where it is.
-        Retention doesn't delete what it hasn't got, and it ends by `unsubscribe` only.
+        Retention doesn't delete what it hasn't got, and it doesn't lapse: `unsubscribe` ends it.
         """
         return self._kafka.run(self._session.subscribe(topic, start))
 
@@ -223,6 +225,28 @@ class Client:
         """Of every durable subscriber of a topic: how much it has yet to acknowledge."""
         return self._kafka.run(self._session.pending(topic))
 
+    def merged(
+        self,
+        *topics: str,
+        start: MergeStart | str = "now",
+        timeout: float | None = None,
+        stop: Literal["now"] | None = None,
+    ) -> Merged:
+        """The messages of these topics in one order, the same for every reader.
+
+        It is the order in which the cluster stored them: by append time on the cluster's own clock,
+        then topic id, partition and offset. What a sender put later comes later; so does what a
+        client put that had got or put something before, whichever node it was connected to. It
+        begins `now`, with the `earliest` message that is left, or behind a position of another
+        reader, and ends if nothing comes within `timeout` seconds, or, with `stop="now"`,
+        at what there is now. No subscription, and no position is kept: `position` has it.
+
+            for message in client.merged("orders", "payments"):
+                ...
+        """
+        procedure = self._session.merge(topics, start, stops=stop == "now")
+        return Merged(self._kafka, self._kafka.run(procedure), timeout)
+
     def transaction(self, timeout: float = 60.0) -> Transaction:
         """What is put and got through it holds altogether or not at all.
 
@@ -237,6 +261,37 @@ class Client:
 
     def _acknowledge(self, message: Message) -> None:
         self._kafka.run(self._session.acknowledge(message))
+
+
+class Merged:
+    """An iterator of messages in the merged order."""
+
+    def __init__(self, kafka: KafkaClient, merger: Merger, timeout_s: float | None) -> None:
+        self._kafka = kafka
+        self._merger = merger
+        self.timeout = timeout_s
+
+    def __iter__(self) -> Merged:
+        return self
+
+    def __next__(self) -> Message:
+        found = self.get_many(1, self.timeout)
+        if not found:
+            raise StopIteration
+        return found[0]
+
+    def get_many(self, max: int = 100, timeout: float | None = None) -> list[Message]:  # noqa: A002
+        """Up to so many that are there, at least one unless none comes within `timeout`."""
+        deadline_ms = until_ms(self._kafka.now_ms(), timeout)
+        return list(map(received, self._kafka.run(self._merger.take(max, deadline_ms))))
+
+    @property
+    def position(self) -> str:
+        """Of the last message: `start` there to go on behind it, with any client."""
+        return str(self._merger.position)
+
+    def close(self) -> None:
+        self._merger.close()
 
 
 class Transaction:
