@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +22,7 @@ class Gateway:
         bootstrap: str,
         node_id: int | None = None,
         program: tuple[str, ...] = ("-P", "-m", "sapwood.gateway"),
+        more: Sequence[str] = (),
     ) -> None:
         self.bootstrap = bootstrap
         flags = ["--bootstrap", bootstrap, "--rest", "127.0.0.1:0", "--lines", "127.0.0.1:0"]
@@ -28,7 +30,7 @@ class Gateway:
         if node_id is not None:
             flags += ["--node-id", str(node_id)]
         self.process = subprocess.Popen(
-            [sys.executable, *program, *flags],
+            [sys.executable, *program, *flags, *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -4,8 +4,9 @@ import json
 import socket
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 TIMEOUT_S = 20
@@ -59,7 +60,7 @@ class Talk:
         self.messages.append(json.loads(line.removeprefix("[NEW_MESSAGE] ")))
         return True
 
-    def __enter__(self) -> "Talk":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -95,14 +96,19 @@ class WebSocketTalk(Talk):
         super().__init__()
         self._stack = ExitStack()
         url = f"ws://{address}/ws"
-        self._socket = self._stack.enter_context(connect(url, open_timeout=TIMEOUT_S))
+        # What isn't read is to wait at the other end, and to be as large as it looks.
+        reading = connect(url, open_timeout=TIMEOUT_S, max_queue=1, compression=None)
+        self._socket = self._stack.enter_context(reading)
         assert self.read() == OK
 
     def write(self, line: str) -> None:
         self._socket.send(line)
 
     def read(self) -> str:
-        return str(self._socket.recv(TIMEOUT_S))
+        try:
+            return str(self._socket.recv(TIMEOUT_S))
+        except ConnectionClosed:
+            return ""
 
     def close(self) -> None:
         self._stack.close()

@@ -1,5 +1,6 @@
 """What a gateway reads for listeners: it rests if there are none, and goes on after losses."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,10 +14,16 @@ import psutil
 import pytest
 
 import sapwood
+from sapwood.client import ErrorCode, KafkaError
+from sapwood.client.admin import NewTopic
+from sapwood.gateway.cluster import Cluster
+from sapwood.gateway.lines import feed
 from sapwood.gateway.lines.feed import LOOK_S
+from sapwood.gateway.tree import tell_events
+from tests.broker.asking import on_a_loop
 from tests.gateway.rest import Gateway, ok
 from tests.gateway.talk import OK, TcpTalk
-from tests.helpers import MIB, eventually, resident_bytes, unique
+from tests.helpers import MIB, eventually, eventually_on_loop, resident_bytes, unique
 
 
 @pytest.fixture
@@ -79,6 +86,50 @@ def test_a_topic_that_is_made_anew_is_heard_from_its_first_message_and_others_wi
         assert sorted(int(it["message"]) for it in heard if it["topic"] == steady) == list(
             range(20)
         )
+
+
+@on_a_loop
+async def test_who_is_gone_before_the_answer_begins_leaves_no_listener_behind(
+    bootstrap: str,
+) -> None:
+    cluster = Cluster([bootstrap], None, None)
+    try:
+        await tell_events(cluster)  # an answer that nobody fetches
+        assert not cluster.feed._listeners
+    finally:
+        await cluster.close()
+
+
+@on_a_loop
+async def test_who_comes_while_reading_begins_anew_costs_the_others_nothing(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "AGAIN_S", 3600.0)
+    topic = unique("feed")
+    cluster = Cluster([bootstrap], None, None)
+    first: list[bytes | None] = []
+    second: list[bytes | None] = []
+
+    async def say(value: bytes) -> None:
+        await (await cluster.talker.send(topic, value))
+
+    try:
+        await cluster.talker.create_topics([NewTopic(topic, 1)])
+        await cluster.feed.listen(topic, feed.Listener(lambda it: first.append(it.value)))
+        await say(b"1")
+        await eventually_on_loop(lambda: first == [b"1"])
+        lost = KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "for a test")
+        anew = asyncio.ensure_future(cluster.feed._begin_anew(lost))
+        await eventually_on_loop(lambda: not cluster.feed._read)
+        await say(b"2")
+        await cluster.feed.listen(topic, feed.Listener(lambda it: second.append(it.value)))
+        await say(b"3")
+        await eventually_on_loop(lambda: b"3" in first and b"3" in second)
+        anew.cancel()
+    finally:
+        await cluster.close()
+    assert first == [b"1", b"2", b"3"]
+    assert second == [b"3"]
 
 
 PARENT = """

@@ -79,6 +79,15 @@ def test_head_is_answered_as_get_without_its_body(gateway: Gateway) -> None:
     assert (response.status_code, response.content) == (200, b"")
 
 
+def test_head_takes_no_message(gateway: Gateway, topic: str) -> None:
+    ok(gateway.post("/consumers", topic=topic, consumer="ann"), 201)
+    gateway.produce(topic, "the only one")
+    where = {"topic": topic, "consumer": "ann"}
+    response = gateway.http.head("/consumer/consume", params=where)
+    assert (response.status_code, response.headers["allow"]) == (405, "GET")
+    assert ok(gateway.get("/consumer/consume", **where))["message"] == "the only one"
+
+
 def test_who_connects_and_asks_nothing_is_let_go(gateway: Gateway) -> None:
     openings = {
         "nothing": b"",

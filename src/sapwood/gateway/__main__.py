@@ -11,6 +11,7 @@ def parser() -> argparse.ArgumentParser:
     add("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="where the cluster is")
     add("--rest", required=True, metavar="HOST:PORT|FD", help="where to listen for HTTP")
     add("--lines", metavar="HOST:PORT|FD", help="where to listen for the line protocol")
+    add("--advertise-lines", metavar="HOST:PORT", help="where other gateways send clients to that")
     add("--node-id", type=int, metavar="N", help="the node beside which this runs")
     add("--announce", action="store_true", help="print one line of JSON to stdout when ready")
     add("--with-parent", action="store_true", help="stop when stdin ends: the parent has gone")
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
             bootstrap=given.bootstrap.split(","),
             rest=given.rest,
             lines=given.lines,
+            advertise_lines=given.advertise_lines,
             node_id=given.node_id,
             announce=given.announce,
             with_parent=given.with_parent,

@@ -102,7 +102,7 @@ class App:
             if methods is None:
                 raise Refused(404, f"There is no {path[:200]}: see /openapi.json")
             route = methods.get("GET" if request.method == "HEAD" else request.method)
-            if route is None:
+            if route is None or (request.method == "HEAD" and route.gives_a_message):
                 allowed = ", ".join(methods)
                 raise Refused(405, f"{path} takes {allowed}", headers={"Allow": allowed})
             if self._under_way > MOST_UNDER_WAY:

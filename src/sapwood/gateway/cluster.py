@@ -123,6 +123,17 @@ class Cluster:
         finally:
             await kafka.close()
 
+    async def living(self) -> dict[int, str]:
+        """Core nodes, and where they are."""
+        nodes = (await self.status()).nodes
+        return {each.node_id: f"{each.host}:{each.port}" for each in nodes if each.alive}
+
+    @asynccontextmanager
+    async def at_the_core(self) -> AsyncIterator[AsyncKafkaClient]:
+        """For what edges say otherwise: to their clients they are the whole cluster."""
+        async with self.reaching(await self.living()) as kafka:
+            yield kafka
+
     async def run(self, procedure: Procedure[T]) -> T:
         return await self.reader.run(procedure)
 

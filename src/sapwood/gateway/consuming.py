@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from sapwood.client import ErrorCode, KafkaError, Message
 from sapwood.client.cluster import TopicPartition
-from sapwood.client.fetcher import read_records
+from sapwood.client.fetcher import Unreadable, read_what_can_be
 from sapwood.client.groups import NO_MEMBER
 from sapwood.client.ledger import Ledger
 from sapwood.client.messages import received
@@ -251,20 +251,27 @@ class Place:
         if chunk is None:
             return None, offset + 1
         is_behind = self._ledgers[key].is_acknowledged
-        record = next((it for it in read_records(chunk) if not is_behind(it.offset)), None)
-        return (None if record is None else received(record)), chunk.next_offset
+        found = next((it for it in read_what_can_be(chunk) if not is_behind(it.offset)), None)
+        if isinstance(found, Unreadable):
+            await self._go_on_behind(key, found.offset, found.next_offset)
+            code = ErrorCode.CORRUPT_MESSAGE.name
+            raise Refused(410, f"{found}; the next call goes on behind them", code=code)
+        return (None if found is None else received(found)), chunk.next_offset
 
     async def _lost(self, key: TopicPartition, offset: int) -> Refused:
         """The log no longer reaches back to there; the next call goes on where it begins."""
         start = (await self._cluster.reader.list_offsets({key: EARLIEST}))[key].offset
-        self._ledgers[key].acknowledge(offset, max(start, offset + 1))
-        await self.note(key, Out(offset, _hash(""), State.ACKNOWLEDGED))
+        await self._go_on_behind(key, offset, max(start, offset + 1))
         return Refused(
             410,
             f"topic {key[0]}, partition {key[1]}: offsets {offset} to {start - 1} were deleted "
             "before this consumer got them; the next call goes on behind them",
             code=ErrorCode.OFFSET_OUT_OF_RANGE.name,
         )
+
+    async def _go_on_behind(self, key: TopicPartition, offset: int, end: int) -> None:
+        self._ledgers[key].acknowledge(offset, end)
+        await self.note(key, Out(offset, _hash(""), State.ACKNOWLEDGED))
 
 
 def place(cluster: Cluster, topic: str, consumer: str) -> Place:

@@ -13,6 +13,7 @@ from sapwood.client.own import replicas_by_node
 from sapwood.gateway.cluster import Cluster
 from sapwood.gateway.page import WELCOME
 from sapwood.gateway.problems import Refused
+from sapwood.gateway.tree import secret_of
 from sapwood.gateway.words import Answer, Count, PartitionNumber, Query, TopicName
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -161,8 +162,11 @@ async def _role(cluster: Cluster, found: Any) -> Role:
         return "edge"
     if found.controller == found.node_id:
         return "primary manager"
-    replicas = await _replicas(cluster, {found.node_id: ""}, [METADATA_TOPIC])
-    groups = replicas[found.node_id]
+    itself = {it.node_id: it for it in found.nodes}.get(found.node_id)
+    if itself is None:  # it hasn't heard of its own registration yet
+        return "broker"
+    where = {itself.node_id: f"{itself.host}:{itself.port}"}
+    groups = (await _replicas(cluster, where, [METADATA_TOPIC]))[itself.node_id]
     votes = [] if isinstance(groups, KafkaError) else [it.node for g in groups for it in g.voters]
     return "manager copy" if found.node_id in votes else "broker"
 
@@ -188,8 +192,13 @@ async def list_brokers(cluster: Cluster) -> BrokersAnswer:
 
 
 async def start_broker(cluster: Cluster, request: Request) -> NewBrokerAnswer:
-    """Starts another broker on this host, which takes its share. For whoever sits at this host."""
-    check_is_here(request)
+    """Starts another broker on this host, which takes its share. For whoever sits at this host, or
+    has the cluster's secret, as a bearer's token."""
+    if "authorization" not in request.headers:
+        check_is_here(request)
+    else:
+        async with cluster.as_node(secret_of(request)):
+            pass  # it is the right one
     answer = await cluster.ask_supervisor("node")
     if "error" in answer:
         raise Refused(503, f"The new broker doesn't start: {answer['error']}")
@@ -207,11 +216,7 @@ async def raft_status(cluster: Cluster, query: RaftQuery) -> RaftAnswer:
     """Every group of replicas, from what each living node says of its own."""
     if query.topic not in (None, METADATA_TOPIC):
         await cluster.partitions(query.topic, query.partition)
-    nodes = {
-        each.node_id: f"{each.host}:{each.port}"
-        for each in (await cluster.status()).nodes
-        if each.alive
-    }
+    nodes = await cluster.living()
     topics = None if query.topic is None else [query.topic]
     told = await _replicas(cluster, nodes, topics)
     by_group: dict[tuple[str, int], dict[int, Any]] = {}

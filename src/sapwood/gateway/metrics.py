@@ -90,7 +90,8 @@ async def _of_outbox(cluster: Cluster) -> Iterable[Metric]:
 
 
 async def _of_topics(cluster: Cluster) -> Iterable[Metric]:
-    metadata = await cluster.metadata()
+    async with cluster.at_the_core() as kafka:
+        metadata = await kafka.metadata()
     led = [
         (topic.name, each) for topic in metadata.topics.values() for each in topic.led_partitions
     ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from itertools import islice
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from sapwood.client.fetcher import read_records
+from sapwood.client import ErrorCode
+from sapwood.client.fetcher import Unreadable, read_what_can_be
 from sapwood.client.messages import message_key, outgoing, received
 from sapwood.client.partitioner import partition_of_key
 from sapwood.client.peek import peek
@@ -15,6 +17,7 @@ from sapwood.client.procedures import wait_for
 from sapwood.gateway.clients import subscriber
 from sapwood.gateway.cluster import Cluster, find
 from sapwood.gateway.problems import Refused
+from sapwood.gateway.sending import check_is_for_clients
 from sapwood.gateway.words import (
     Answer,
     Body,
@@ -101,6 +104,7 @@ class LogsAnswer(Answer):
 async def produce(cluster: Cluster, body: ProduceBody) -> StoredAnswer | QueuedAnswer:
     """Answered when it is safe: on disk at a quorum; or, through an edge with an outbox that is cut
     off, with 202 when it is on that edge's disk."""
+    check_is_for_clients(body.topic)
     partition = body.partition
     if body.producer is not None:
         known = find((await cluster.known_clients()).producers, body.producer, body.topic)
@@ -181,8 +185,14 @@ async def look(cluster: Cluster, query: LogsQuery) -> LogsAnswer:
         chunk = await cluster.run(peek(core, clock, key, offset, PEEK_BYTES))
         if chunk is None:
             break
-        records = list(read_records(chunk))[: query.limit - len(messages)]
-        messages += [shown(received(each)) for each in records]
+        for found in islice(read_what_can_be(chunk), query.limit - len(messages)):
+            if isinstance(found, Unreadable):
+                if not messages:
+                    told = f"{found}: go on at offset {found.next_offset}"
+                    raise Refused(410, told, code=ErrorCode.CORRUPT_MESSAGE.name)
+                size = PEEK_BYTES  # what is before it is answered first
+                break
+            messages.append(shown(received(found)))
         offset, size = chunk.next_offset, size + len(chunk.data)
     return LogsAnswer(
         topic=query.topic,

@@ -57,9 +57,14 @@ class Route(NamedTuple):
         return _hints(self.handler).get(name)
 
     @property
+    def gives_a_message(self) -> bool:
+        """Once, as it were: it isn't to be asked for by those who don't take the answer."""
+        return self.handler is consuming.consume
+
+    @property
     def answers(self) -> dict[int, type[msgspec.Struct]]:
         """By the status that comes with them."""
-        if self.handler is consuming.consume:
+        if self.gives_a_message:
             return {self.status: MessageAnswer}
         found = self.hint("return")
         return {
@@ -71,7 +76,7 @@ class Route(NamedTuple):
     def statuses(self) -> dict[int, bool]:
         """Every status that this row may be answered with; True: with the answer in it."""
         found = {self.status: self.status != 204, **dict.fromkeys(self.answers, True)}
-        if self.handler is consuming.consume:
+        if self.gives_a_message:
             found[204] = False
         problems = COMMON_PROBLEMS + self.problems
         if self.hint("body") is not None:
@@ -101,7 +106,7 @@ ROUTES = (
     Route("GET", "/consumer/consume", consuming.consume, problems=(404, 409, 410)),
     Route("POST", "/consumer/ack", consuming.acknowledge, problems=(404, 409)),
     Route("GET", "/pending", consuming.pending, problems=(404,)),
-    Route("GET", "/logs", producing.look, problems=(404,)),
+    Route("GET", "/logs", producing.look, problems=(404, 410)),
     Route("POST", "/logs", producing.append, 201, problems=(404,)),
     Route("GET", "/tree", tree.draw_tree, media_type="text/plain"),
     Route("GET", "/jtree", tree.show_tree),
@@ -111,7 +116,7 @@ ROUTES = (
     Route("POST", "/node/confirm", tree.confirm_node, problems=(401, 404, 409)),
     Route("POST", "/node/down", tree.report_down, problems=(401, 404, 409)),
     Route("GET", "/brokers", health.list_brokers),
-    Route("POST", "/brokers", health.start_broker, 201, problems=(409,)),
+    Route("POST", "/brokers", health.start_broker, 201, problems=(401, 409)),
     Route("GET", "/pipelines", pipelines.list_pipelines),
     Route("POST", "/pipelines", pipelines.start_pipeline, 201, problems=(409,)),
     Route("GET", "/raft_status", health.raft_status, problems=(404,)),

@@ -40,6 +40,8 @@ class Settings:
     """Where to listen for HTTP: host:port, or the number of a socket that listens already."""
     lines: str | None = None
     """The same for the line protocol; by default it is served as a WebSocket only."""
+    advertise_lines: str | None = None
+    """Where other gateways send clients that are better off here: host:port."""
     node_id: int | None = None
     announce: bool = False
     with_parent: bool = False
@@ -77,6 +79,9 @@ async def _serve(settings: Settings) -> None:
     supervised = Supervised() if settings.supervised else None
     if settings.with_parent:
         _listen_to_parent(loop, stop, supervised)
+    advertised = None
+    if settings.advertise_lines is not None:
+        advertised = _host_and_port(settings.advertise_lines)
     places = {"rest": listen(settings.rest)}
     if settings.lines is not None:
         places["lines"] = listen(settings.lines)
@@ -103,7 +108,7 @@ async def _serve(settings: Settings) -> None:
     reporting = Reporting(cluster) if settings.reporting else None
     serving = asyncio.ensure_future(server.serve(sockets=[places["rest"]]))
     if "lines" in places:
-        await lines.start(places["lines"])
+        await lines.start(places["lines"], advertised)
     try:
         where = {name: _address(it) for name, it in places.items()}
         logger.info("the gateway is ready: %s", ", ".join(f"{k} at {v}" for k, v in where.items()))
@@ -130,17 +135,22 @@ def listen(where: str) -> socket.socket:
     """A socket that listens; its port is there before this process is, if somebody passed it on."""
     if where.isdigit():
         return socket.socket(fileno=int(where))
-    host, _, port = where.rpartition(":")
-    if not port.isdigit():
-        raise GatewayFailed(f"{where!r} isn't an address: write host:port")
+    host, port = _host_and_port(where)
     try:
         return socket.create_server(
-            (host.strip("[]"), int(port)),
+            (host, port),
             family=socket.AF_INET6 if ":" in host else socket.AF_INET,
             backlog=BACKLOG,
         )
     except OSError as error:
         raise GatewayFailed(f"can't listen at {where}: {error.strerror}") from error
+
+
+def _host_and_port(where: str) -> tuple[str, int]:
+    host, _, port = where.rpartition(":")
+    if not port.isdigit():
+        raise GatewayFailed(f"{where!r} isn't an address: write host:port")
+    return host.strip("[]"), int(port)
 
 
 def _address(listening: socket.socket) -> str:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sapwood.client import AsyncKafkaClient
+from sapwood.client import AsyncKafkaClient, ErrorCode, KafkaError
 from sapwood.client.batches import MessageKey, RecordMetadata
 from sapwood.client.messages import message_key
 from sapwood.client.own import offers_outbox
 from sapwood.client.procedures import wait_for
+
+OWN = "__sapwood_"
+"""So begin the names of topics to which only the cluster's own parts write."""
+
+
+def check_is_for_clients(topic: str) -> None:
+    if topic.startswith(OWN):
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{topic} is for what the cluster tells of itself: clients may read it",
+        )
 
 
 class Sender:

@@ -109,6 +109,8 @@ async def list_partitions(cluster: Cluster, query: PartitionsQuery) -> Partition
     if query.topic is not None:  # an error if it isn't there
         await cluster.partitions(query.topic, query.partition)
     names = None if query.topic is None else [query.topic]
+    async with cluster.at_the_core() as kafka:
+        metadata = await kafka.metadata(names)
     found = [
         PartitionAnswer(
             topic=topic.name,
@@ -118,7 +120,7 @@ async def list_partitions(cluster: Cluster, query: PartitionsQuery) -> Partition
             replicas=list(each.replicas),
             in_sync=list(each.in_sync),
         )
-        for topic in (await cluster.metadata(names)).topics.values()
+        for topic in metadata.topics.values()
         for each in topic.partitions.values()
         if query.partition in (None, each.partition)
         and (query.broker is None or query.broker in each.replicas)

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 
-from sapwood.client import ErrorCode, KafkaError, Message
+from sapwood.client import ClientClosed, ErrorCode, KafkaError, Message
 from sapwood.client.admin import NewTopic
 from sapwood.client.tree_admin import NewEdge
 from sapwood.gateway.cluster import Cluster
@@ -107,7 +107,7 @@ async def show_tree(cluster: Cluster) -> TreeAnswer:
 
 async def find_broker(cluster: Cluster) -> BrokerToAskAnswer:
     """Whom a client is to talk to: any node, and the rather the fewer clients it has."""
-    nodes = list(_all((await _tree(cluster)).children))
+    nodes = await nodes_of(cluster)
     if not nodes:
         raise Refused(503, "No node of the tree is there")
     # Not always the one with the fewest: what is known of loads is a moment old.
@@ -118,7 +118,7 @@ async def find_broker(cluster: Cluster) -> BrokerToAskAnswer:
 async def register_node(cluster: Cluster, body: RegisterBody, request: Request) -> RegisteredAnswer:
     """A node that joins asks for a father. It needs the cluster's secret, as a bearer's token."""
     edge = NewEdge(body.host, body.port, body.wish or "", body.ports)
-    async with cluster.as_node(_secret(request)) as kafka:
+    async with cluster.as_node(secret_of(request)) as kafka:
         found = await kafka.register_edge(edge)
     father = f"{found.host}:{found.port}"
     return RegisteredAnswer(id=found.edge_id, state="PENDING", father=father)
@@ -126,77 +126,99 @@ async def register_node(cluster: Cluster, body: RegisterBody, request: Request) 
 
 async def confirm_node(cluster: Cluster, body: ConfirmBody, request: Request) -> DoneAnswer:
     """A father has its child, which thereby is part of the tree."""
-    async with cluster.as_node(_secret(request)) as kafka:
+    async with cluster.as_node(secret_of(request)) as kafka:
         await kafka.confirm_edge(body.father, body.child)
     return DoneAnswer()
 
 
 async def report_down(cluster: Cluster, body: DownBody, request: Request) -> DoneAnswer:
     """A neighbour says that a node is dead; one that lives is not harmed by that."""
-    async with cluster.as_node(_secret(request)) as kafka:
+    async with cluster.as_node(secret_of(request)) as kafka:
         await kafka.report_down(body.reporter, body.node)
     return DoneAnswer()
 
 
 async def tell_events(cluster: Cluster) -> StreamingResponse:
     """The tree as it is, and every change from then on, as server-sent events."""
-    news: asyncio.Queue[Message | None] = asyncio.Queue()
+    news: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-    def tell(message: Message) -> None:
+    def tell(change: bytes) -> None:
         if news.qsize() < MOST_WAITING:
-            news.put_nowait(message)
+            news.put_nowait(change)
         else:
             news.put_nowait(None)  # too slow: it may connect again, and sees the tree as it is
 
-    listener = await listen(cluster, tell)
-    try:
-        tree = msgspec.json.encode(await _tree(cluster))
-    except BaseException:
-        cluster.feed.leave(EVENTS_TOPIC, listener)
-        raise
+    await _tree(cluster)  # what can't be had is refused here; what fails below ends the stream
 
     async def events() -> AsyncIterator[bytes]:
-        try:
-            yield b"event: tree\ndata: " + tree + b"\n\n"
-            closing = asyncio.ensure_future(cluster.closing.wait())
-            while not closing.done():
-                getting = asyncio.ensure_future(news.get())
-                await asyncio.wait(
-                    {getting, closing}, timeout=STILL_HERE_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not getting.done():
-                    getting.cancel()
-                    yield b": still here\n\n"
-                elif (message := getting.result()) is None:
-                    return
-                else:
-                    yield b"event: change\ndata: " + (message.value or b"") + b"\n\n"
-        finally:
-            cluster.feed.leave(EVENTS_TOPIC, listener)
+        with contextlib.suppress(KafkaError, ClientClosed):
+            # Not before: who has gone by then never comes to this, nor to leaving.
+            listener = await listen(cluster, tell)
+            try:
+                yield _told("tree", msgspec.json.encode(await _tree(cluster)))
+                closing = asyncio.ensure_future(cluster.closing.wait())
+                while not closing.done():
+                    getting = asyncio.ensure_future(news.get())
+                    await asyncio.wait(
+                        {getting, closing},
+                        timeout=STILL_HERE_S,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    if not getting.done():
+                        getting.cancel()
+                        yield b": still here\n\n"
+                    elif (change := getting.result()) is None:
+                        return
+                    else:
+                        yield _told("change", change)
+            finally:
+                cluster.feed.leave(EVENTS_TOPIC, listener)
 
     return StreamingResponse(events(), media_type="text/event-stream")
 
 
-async def listen(cluster: Cluster, tell: Callable[[Message], None]) -> Listener:
-    """Be told of every change of the tree from now on."""
+def _told(event: str, line: bytes) -> bytes:
+    return f"event: {event}\ndata: ".encode() + line + b"\n\n"
+
+
+async def listen(cluster: Cluster, tell: Callable[[bytes], None]) -> Listener:
+    """Be told of every change of the tree from now on, each a line of JSON."""
+
+    def hear(message: Message) -> None:
+        if (change := change_in(message.value)) is not None:
+            tell(change)
+
     with contextlib.suppress(KafkaError):
         await cluster.talker.create_topics([NewTopic(EVENTS_TOPIC, 1)])
-    listener = Listener(tell)
+    listener = Listener(hear)
     await cluster.feed.listen(EVENTS_TOPIC, listener)
     return listener
+
+
+def change_in(value: bytes | None) -> bytes | None:
+    """One line, whatever is in it; None if that is no change of the tree."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(value or b"", type=dict[str, Any]))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
 
 
 async def _tree(cluster: Cluster) -> TreeAnswer:
     return msgspec.convert((await cluster.reader.tree()).document, TreeAnswer)
 
 
-def _all(nodes: list[TreeNode]) -> Iterator[TreeNode]:
+async def nodes_of(cluster: Cluster) -> list[TreeNode]:
+    """All that are in the tree."""
+    return list(nodes_in((await _tree(cluster)).children))
+
+
+def nodes_in(nodes: list[TreeNode]) -> Iterator[TreeNode]:
     for each in nodes:
         yield each
-        yield from _all(each.children)
+        yield from nodes_in(each.children)
 
 
-def _secret(request: Request) -> bytes:
+def secret_of(request: Request) -> bytes:
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     with contextlib.suppress(ValueError):
         if kind.lower() == "bearer" and token:

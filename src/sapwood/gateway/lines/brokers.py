@@ -10,13 +10,18 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
-from sapwood.client import ErrorCode, KafkaError
+from sapwood.client import ClientClosed, ErrorCode, KafkaError
+from sapwood.client.tree_admin import NewEdge
 from sapwood.gateway.cluster import Cluster
 from sapwood.gateway.lines.words import InvalidLine, Port
+from sapwood.gateway.tree import nodes_in, show_tree
 
 logger = logging.getLogger("sapwood.gateway")
 
 REPORT_S = 10.0
+LOOK_S = 2.0
+NOBODY = -1
+"""The father of one that is pending and was sent to nobody."""
 
 
 class Child:
@@ -28,6 +33,8 @@ class Child:
         self._changed = changed
         self._secret = b""
         self._name = ""
+        self._ports: dict[str, int] = {}
+        self._staying: asyncio.Task[None] | None = None
 
     @property
     def is_broker(self) -> bool:
@@ -46,10 +53,15 @@ class Child:
             async with self._cluster.as_node(secret) as kafka:
                 await kafka.confirm_edge(self._father(), name)
         self._secret, self._name = secret, name
+        if self._staying is None:
+            self._staying = asyncio.ensure_future(self._stay())
         self._changed()  # a broker is no client
 
     async def gone(self) -> None:
         """Its connection has ended: the relation to this node has, too."""
+        if self._staying is not None:
+            self._staying.cancel()
+            await asyncio.gather(self._staying, return_exceptions=True)
         if not self._name or self._cluster.closing.is_set():
             return  # if it is this process that goes, the broker may well be there
         try:
@@ -57,6 +69,29 @@ class Child:
                 await kafka.report_down(self._father(), self._name)
         except (KafkaError, TimeoutError, asyncio.CancelledError) as error:
             logger.info("%s has gone, which can't be reported: %s", self._name, error)
+
+    async def _stay(self) -> None:
+        """As long as its connection lives it isn't dead, whoever has reported that."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self._confirm_again()
+            except (KafkaError, ClientClosed) as error:
+                logger.info("whether %s is in the tree can't be told: %s", self._name, error)
+
+    async def _confirm_again(self) -> None:
+        found = await show_tree(self._cluster)
+        for it in (*nodes_in(found.children), *found.pending):
+            if f"{it.host}:{it.port}" == self._name:
+                self._ports = it.ports
+                if it.state == "CONFIRMED" or it.father not in (NOBODY, self._cluster.node_id):
+                    return
+        host, _, port = self._name.rpartition(":")
+        edge = NewEdge(host, int(port), self._father(), self._ports)
+        async with self._cluster.as_node(self._secret) as kafka:
+            await kafka.register_edge(edge)
+            await kafka.confirm_edge(self._father(), self._name)
+        logger.warning("%s was reported down and lives: it is confirmed again", self._name)
 
     def _father(self) -> str:
         if self._cluster.node_id is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from sapwood.client import AsyncKafkaClient, KafkaError, Message
 from sapwood.client.cluster import TopicPartition
-from sapwood.client.fetcher import Fetcher, read_records
+from sapwood.client.fetcher import Chunk, Fetcher, Unreadable, read_what_can_be
 from sapwood.client.messages import received
 from sapwood.client.offsets import EARLIEST, LATEST
 from sapwood.client.procedures import Procedure, Wait, wait_for
@@ -22,25 +22,34 @@ AGAIN_S = 0.5
 
 
 class Listener:
-    """Who is told of a topic's messages, from its first offsets on."""
+    """Who is told of a topic's messages, from its first offsets on, and of what can't be read."""
 
-    def __init__(self, tell: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[Message], None],
+        warn: Callable[[Unreadable], None] = lambda _: None,
+    ) -> None:
         self._tell = tell
+        self._warn = warn
         self._first: dict[TopicPartition, int] | None = None
-        self._early: list[Message] = []
+        self._early: list[Message | Unreadable] = []
 
-    def hear(self, message: Message) -> None:
+    def hear(self, news: Message | Unreadable) -> None:
         if self._first is None:
-            self._early.append(message)
-        elif message.offset >= self._first.get((message.topic, message.partition), 0):
-            self._tell(message)
+            self._early.append(news)
+        elif news.offset < self._first.get((news.topic, news.partition), 0):
+            pass
+        elif isinstance(news, Unreadable):
+            self._warn(news)
+        else:
+            self._tell(news)
 
     def begin(self, first: dict[TopicPartition, int]) -> None:
         """What has come meanwhile comes now, if it isn't from before."""
         self._first = first
         early, self._early = self._early, []
-        for message in early:
-            self.hear(message)
+        for news in early:
+            self.hear(news)
 
 
 class Feed:
@@ -63,10 +72,11 @@ class Feed:
         listeners.add(listener)
         if not self._tasks:
             self._tasks = [
-                asyncio.ensure_future(self._deliver()),
-                asyncio.ensure_future(self._look()),
+                asyncio.ensure_future(_without_end(self._deliver)),
+                asyncio.ensure_future(_without_end(self._look)),
             ]
-        self._follow(ends)
+        # Others may have listened before what was read had to be left, and are to miss nothing.
+        self._follow({key: min(end, self._left.get(key, end)) for key, end in ends.items()})
         try:
             listener.begin(ends if len(listeners) == 1 else await self._ends(topic))
         except BaseException:
@@ -116,27 +126,40 @@ class Feed:
         return {key: each.offset for key, each in found.items()}
 
     async def _deliver(self) -> None:
-        count = 0
         while True:
             fetcher = self._fetcher
             try:
                 chunk = None if fetcher is None else fetcher.take()
+                if chunk is not None:
+                    self._kafka.schedule()
+                    await self._tell(chunk)
             except KafkaError as error:
                 await self._begin_anew(error)
                 continue
             if fetcher is None or chunk is None:
                 await self._more(fetcher)
-                continue
-            self._kafka.schedule()
-            for record in read_records(chunk):
-                message = received(record)
-                for listener in tuple(self._listeners.get(chunk.topic, ())):
-                    listener.hear(message)
-                count += 1
-                if count % TURN_RECORDS == 0:  # others want to be served, too
-                    await asyncio.sleep(0)
-            if (key := (chunk.topic, chunk.partition)) in self._read:
-                self._read[key] = chunk.next_offset
+
+    async def _tell(self, chunk: Chunk) -> None:
+        """KafkaError at a batch that was damaged on the way: it is to be fetched again."""
+        key = chunk.topic, chunk.partition
+        for count, found in enumerate(read_what_can_be(chunk), 1):
+            news: Message | Unreadable
+            if isinstance(found, Unreadable):
+                logger.warning("%s: what is behind them is told", found)
+                news, end = found, found.next_offset
+            else:
+                news, end = received(found), found.offset + 1
+            for listener in tuple(self._listeners.get(chunk.topic, ())):
+                try:
+                    listener.hear(news)
+                except Exception:  # the others have done nothing
+                    logger.exception("a listener to %s can't be told", chunk.topic)
+            if key in self._read:
+                self._read[key] = end
+            if count % TURN_RECORDS == 0:  # others want to be served, too
+                await asyncio.sleep(0)
+        if key in self._read:
+            self._read[key] = chunk.next_offset
 
     async def _more(self, fetcher: Fetcher | None) -> None:
         """Until there may be something to take."""
@@ -191,6 +214,16 @@ class Feed:
                     for key in keys
                 }
             )
+
+
+async def _without_end(task: Callable[[], Awaitable[None]]) -> None:
+    """All who listen depend on it."""
+    while True:
+        try:
+            await task()
+        except Exception:
+            logger.exception("listening anew")
+            await asyncio.sleep(AGAIN_S)
 
 
 def _first(wait: Wait) -> Procedure[None]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from sapwood.client import Message
 from sapwood.gateway import tree
 from sapwood.gateway.cluster import Cluster
 from sapwood.gateway.lines import words
@@ -25,6 +24,7 @@ logger = logging.getLogger("sapwood.gateway")
 
 MOST_CONNECTIONS = 2048
 GOODBYE_S = 3.0
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 
 
 class TcpPeer:
@@ -37,7 +37,7 @@ class TcpPeer:
         return self._writer.transport.get_write_buffer_size()
 
     def write(self, line: str) -> None:
-        if not self._is_closing:
+        if not self._writer.is_closing():  # by us, or by the other end
             self._writer.write(line.encode() + b"\n")
 
     async def drained(self) -> None:
@@ -60,9 +60,13 @@ class WebSocketPeer:
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._is_gone = False
         self.unread_bytes = 0
+        self._sending = asyncio.ensure_future(self._send())
 
     def write(self, line: str) -> None:
+        if self._is_gone:
+            return
         self.unread_bytes += len(line)
         self._empty.clear()
         self._lines.put_nowait(line)
@@ -72,14 +76,38 @@ class WebSocketPeer:
             await self._empty.wait()
 
     def close(self) -> None:
+        """As over TCP: in good order if it reads what is left, and soon in any case."""
         self._lines.put_nowait(None)
+        asyncio.get_running_loop().call_later(GOODBYE_S, self._sending.cancel)
 
-    async def send(self) -> None:
-        while (line := await self._lines.get()) is not None:
-            await self._socket.send_text(line)
-            self.unread_bytes -= len(line)
-            if self._lines.empty():
-                self._empty.set()
+    async def received(self) -> dict[str, Any] | None:
+        """What comes next; None if there is nobody any more to answer."""
+        receiving = asyncio.ensure_future(self._socket.receive())
+        try:
+            await asyncio.wait({receiving, self._sending}, return_when=asyncio.FIRST_COMPLETED)
+            found = dict(receiving.result()) if receiving.done() else None
+        finally:
+            receiving.cancel()
+        return None if found is None or found["type"] == "websocket.disconnect" else found
+
+    async def sent(self) -> None:
+        await asyncio.wait({self._sending})
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self._socket.close()
+
+    async def _send(self) -> None:
+        try:
+            while (line := await self._lines.get()) is not None:
+                await self._socket.send_text(line)
+                self.unread_bytes -= len(line)
+                if self._lines.empty():
+                    self._empty.set()
+        except (WebSocketDisconnect, RuntimeError):
+            pass  # it has gone: that is seen where its lines are read
+        finally:
+            self._is_gone = True
+            self._empty.set()
 
 
 class LineServer:
@@ -91,12 +119,12 @@ class LineServer:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[Any]] = set()
 
-    async def start(self, listening: socket.socket) -> None:
+    async def start(self, listening: socket.socket, advertised: tuple[str, int] | None) -> None:
         self._server = await asyncio.start_server(
             self._accept, sock=listening, limit=LARGEST_LINE_BYTES
         )
         host, port = listening.getsockname()[:2]
-        self._loads = Loads(self._cluster, host, port, self._count)
+        self._loads = Loads(self._cluster, (host, port), advertised, self._count)
 
     def _count(self) -> int:
         return sum(session.is_client for session in self._sessions)
@@ -117,22 +145,16 @@ class LineServer:
         peer = WebSocketPeer(connection)
         host = connection.client.host if connection.client is not None else ""
         with self._counted(peer, host) as session:
-            sending = asyncio.ensure_future(peer.send())
             session.greet(await self._better_place())
             try:
-                while not session.is_over:
-                    text = await connection.receive_text()
-                    for line in filter(str.strip, text.split("\n")):
-                        await session.handle(line)
-            except (WebSocketDisconnect, KeyError, asyncio.CancelledError):
-                pass  # it has gone, has sent bytes instead of text, or we are stopping
+                while not session.is_over and (received := await peer.received()) is not None:
+                    await _answer_all(session, peer, received.get("text"))
+            except (WebSocketDisconnect, asyncio.CancelledError):
+                pass  # it has gone, or we are stopping
             finally:
                 peer.close()
                 await session.close()
-                with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
-                    await asyncio.wait_for(sending, GOODBYE_S)
-                with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-                    await connection.close()
+                await peer.sent()
 
     @contextlib.contextmanager
     def _counted(self, peer: Peer, host: str) -> Iterator[Session]:
@@ -161,12 +183,13 @@ class LineServer:
     async def _better_place(self) -> tuple[str, int] | None:
         return None if self._loads is None else await self._loads.better_place()
 
-    def _tell_tree(self, message: Message) -> None:
+    def _tell_tree(self, change: bytes) -> None:
         """Whoever is connected is told of every change of the tree."""
         for session in tuple(self._sessions):
-            session.tell(words.tree_changed(message))
+            session.tell(words.tree_changed(change))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _expect_life(writer.get_extra_info("socket"))
         peer = TcpPeer(writer)
         with self._counted(peer, writer.get_extra_info("peername")[0]) as session:
             try:
@@ -185,8 +208,28 @@ class LineServer:
                 peer.close()
 
 
+def _expect_life(connection: socket.socket) -> None:
+    """A host that is gone says nothing, and who has nothing to say may be silent for long."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if (option := getattr(socket, name, None)) is not None:  # not everywhere
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def _answer_all(session: Session, peer: Peer, text: str | None) -> None:
+    """The lines of one message. Who doesn't read the answers is asked for no more questions."""
+    if text is None:
+        session.not_text()
+        return
+    for line in filter(str.strip, text.split("\n")):
+        if session.is_over:
+            return
+        await session.handle(line)
+        await peer.drained()
+
+
 async def _line(reader: asyncio.StreamReader, session: Session) -> str | None:
-    """The next line; None at the end. What is too long is passed over."""
+    """The next line; None at the end. What is too long or no text is passed over."""
     try:
         found = await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError as end:
@@ -197,7 +240,11 @@ async def _line(reader: asyncio.StreamReader, session: Session) -> str | None:
         session.too_long()
         await _pass_over(reader, error.consumed)
         return ""
-    return found.decode(errors="replace").strip()
+    try:
+        return found.decode().strip()
+    except UnicodeDecodeError:  # to guess what was meant would be to store something else
+        session.not_text()
+        return ""
 
 
 async def _pass_over(reader: asyncio.StreamReader, consumed: int) -> None:

@@ -13,17 +13,19 @@ from sapwood.client import (
     AsyncKafkaClient,
     ClientClosed,
     KafkaError,
+    MalformedMessage,
     Message,
     NotAcknowledged,
     NotSubscribed,
     PositionLost,
 )
+from sapwood.client.fetcher import Unreadable
 from sapwood.client.messages import outgoing
 from sapwood.client.subscriber import Subscriber
 from sapwood.gateway.lines import words
 from sapwood.gateway.lines.brokers import Child
 from sapwood.gateway.lines.feed import Feed, Listener
-from sapwood.gateway.sending import Sender
+from sapwood.gateway.sending import Sender, check_is_for_clients
 
 logger = logging.getLogger("sapwood.gateway")
 
@@ -95,7 +97,7 @@ class Durable:
         while True:
             try:
                 await self._lend()
-            except PositionLost as error:
+            except (PositionLost, MalformedMessage) as error:
                 self._peer.write(words.failed("MESSAGES_LOST", str(error)))
             except NotSubscribed as error:
                 self._peer.write(words.failed("NOT_SUBSCRIBED", str(error)))
@@ -125,6 +127,8 @@ class Durable:
             )
         )
         for message in lent:
+            # What isn't acknowledged comes again, but isn't heaped up for one who doesn't read.
+            await self._peer.drained()
             self._out[message.id] = message
             self._peer.write(words.new_message(message))
 
@@ -189,6 +193,9 @@ class Session:
         limit = words.LARGEST_LINE_BYTES
         self._peer.write(words.failed("TOO_LARGE", f"a line has {limit} bytes at most"))
 
+    def not_text(self) -> None:
+        self._peer.write(words.failed("INVALID_MESSAGE", "a line is text, in UTF-8"))
+
     async def close(self) -> None:
         for topic, listener in self._listeners.items():
             self._feed.leave(topic, listener)
@@ -216,7 +223,7 @@ class Session:
         if command.durable:
             await self._subscribe_durably(topic)
             return
-        listener = self._listeners[topic] = Listener(self._tell_message)
+        listener = self._listeners[topic] = Listener(self._tell_message, self._tell_loss)
         try:
             await self._feed.listen(topic, listener)
         except BaseException:
@@ -242,6 +249,7 @@ class Session:
             raise Refused("NOT_SUBSCRIBED", f"this connection isn't subscribed to {command.topic}")
 
     async def _send(self, command: words.Send) -> str | None:
+        check_is_for_clients(command.topic)
         message_id = command.id or secrets.token_hex(16)
         out = outgoing(
             command.topic,
@@ -272,6 +280,9 @@ class Session:
 
     def _tell_message(self, message: Message) -> None:
         self.tell(words.new_message(message))
+
+    def _tell_loss(self, lost: Unreadable) -> None:
+        self.tell(words.failed("MESSAGES_LOST", str(lost)))
 
     def tell(self, line: str) -> None:
         """What it didn't ask for just now. Nobody is kept waiting by one who doesn't read."""

@@ -119,8 +119,8 @@ def redirect(host: str, port: int) -> str:
     return f"[REDIRECT] {_json({'host': host, 'port': port})}"
 
 
-def tree_changed(event: Message) -> str:
-    return f"[TREE] {(event.value or b'{}').decode()}"
+def tree_changed(change: bytes) -> str:
+    return f"[TREE] {change.decode()}"
 
 
 def help_lines() -> list[str]:
