@@ -177,6 +177,25 @@ def test_several_partitions_or_one_can_be_read(bootstrap: str) -> None:
     assert sorted(read(name, bootstrap, "-p", "0", "-p", "2")) == ["0", "2"]
 
 
+def test_topics_are_merged_in_the_order_in_which_they_were_stored(bootstrap: str) -> None:
+    names = [unique(name) for name in ("orders", "payments")]
+    for name in names:
+        sapwood("topic", "create", name, "--partitions", "2", bootstrap=bootstrap)
+    for number in range(6):
+        place = names[number % 2], "-p", str(number % 3 % 2)
+        sapwood("produce", *place, bootstrap=bootstrap, stdin=b"%d\n" % number)
+    merged = ["consume", "--merge", *names, "-e"]
+    out, err = sapwood(*merged, "-c", "4", bootstrap=bootstrap)
+    assert out.split() == ["0", "1", "2", "3"]
+    position = err.split()[-1]
+    assert sapwood(*merged, "-q", "-o", position, bootstrap=bootstrap) == ("4\n5\n", "")
+    found = sapwood(*merged, "-q", "-J", bootstrap=bootstrap)[0].splitlines()
+    assert [json.loads(line)["topic"] for line in found] == names * 3
+    assert "--merge" in said("consume", *names, bootstrap=bootstrap, fails=2)
+    assert "no place" in said(*merged, "-o", "5", bootstrap=bootstrap, fails=2)
+    assert "leave -p out" in said(*merged, "-p", "0", bootstrap=bootstrap, fails=2)
+
+
 def test_mistakes_are_one_line_that_says_what_is_wrong(bootstrap: str, topic: str) -> None:
     assert "sapwood topic create" in said("consume", "missing-topic", "-e", bootstrap=bootstrap)
     assert "no partition 8" in said("produce", topic, "-p", "8", bootstrap=bootstrap, stdin=b"x\n")

@@ -43,6 +43,15 @@ def test_a_put_that_is_repeated_under_its_id_is_stored_once(bootstrap: str, topi
     assert got(topic, bootstrap) == ["order"]
 
 
+def test_a_put_is_repeated_into_the_partition_where_it_was(bootstrap: str) -> None:
+    topic = unique("put")
+    sapwood("topic", "create", topic, "--partitions", "4", bootstrap=bootstrap)
+    for number in range(6):
+        arguments = ("put", topic, "order", "--id", f"order-{number}")
+        once, again = (sapwood(*arguments, bootstrap=bootstrap)[0] for _ in range(2))
+        assert once == again
+
+
 def test_lines_of_standard_input_are_messages_and_go_out_before_the_next_is_awaited(
     bootstrap: str, topic: str
 ) -> None:

@@ -154,8 +154,8 @@ def test_a_port_that_is_taken_is_one_clear_line(directory: Path, detach: list[st
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        flags = ["--nodes", "1", "--port", port, "--dir", str(directory)]
-        result = sapwood("up", *flags, *detach)
+        flags = ["--nodes", "1", "--port", port, "--rest-port", "0", "--lines-port", "0"]
+        result = sapwood("up", *flags, "--dir", str(directory), *detach)
     assert result.returncode == 1
     assert result.stdout == ""
     last = result.stderr.splitlines()[-1]
@@ -219,6 +219,31 @@ def test_a_node_with_a_bad_setting_says_so_in_one_line(directory: Path) -> None:
     assert (result.returncode, result.stderr) == (1, "error: unknown setting 'colour'\n")
 
 
+def test_a_disk_that_is_full_costs_lines_of_the_logs_and_nothing_else(directory: Path) -> None:
+    logs = [directory / "supervisor.log", directory / "node-0" / "node.log"]
+    for log in logs:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.symlink_to("/dev/full")
+    sapwood("up", "--nodes", "1", "--port", "0", "--detach", "--dir", str(directory))
+    before = status(directory)["nodes"][0]["pid"]
+    os.kill(before, signal.SIGKILL)  # of which the supervisor has something to say
+    eventually(lambda: status(directory)["nodes"][0]["pid"] not in (before, None), 30)
+    eventually(lambda: status(directory)["healthy"], 30)
+    (node,) = status(directory)["nodes"]
+    for log in logs:
+        log.unlink()
+    host, _, port = node["addresses"]["kafka"].rpartition(":")
+
+    def noted() -> bool:
+        with socket.create_connection((host, int(port)), 5) as peer:
+            peer.sendall(b"GET / HTTP/1.0\r\n\r\n")  # the node warns of what is no request
+        return logs[1].exists() and "WARNING" in logs[1].read_text()
+
+    eventually(noted)
+    assert "could not be written here" in logs[1].read_text()
+    assert status(directory)["nodes"][0]["pid"] == node["pid"]
+
+
 def test_edges_are_kept_running_beside_the_nodes(directory: Path) -> None:
     at = ["--dir", str(directory)]
     asked = ("--nodes", "1", "--edges", "1", "--outbox", "--port", "0", "--detach")
@@ -241,3 +266,9 @@ def test_edges_are_kept_running_beside_the_nodes(directory: Path) -> None:
     assert f"Outbox of edge {outbox['edge']}: connected" in sapwood("status", *at).stdout
     assert sapwood("down", *at).returncode == 0
     assert not answers(edge)
+    (stopped,) = edge_states(directory)
+    assert (stopped.id, stopped.kind, stopped.state) == (outbox["edge"], "edge", "stopped")
+    fewer = ("--nodes", "1", "--edges", "0", "--detach")
+    assert sapwood("up", *fewer, *at).returncode == 0
+    assert [node["kind"] for node in status(directory)["nodes"]] == ["core"]
+    assert sapwood("down", *at).returncode == 0

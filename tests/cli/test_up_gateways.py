@@ -1,11 +1,15 @@
 """`up` starts a gateway beside each node, keeps it running, and starts nodes for it."""
 
 import json
+import os
 import re
+import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -13,7 +17,7 @@ import pytest
 
 from sapwood.node.layout import free_port
 from tests.cli.command import COMMAND
-from tests.cli.test_up import answers, sapwood
+from tests.cli.test_up import answers, sapwood, status
 from tests.helpers import eventually
 
 
@@ -90,6 +94,47 @@ def test_a_node_of_its_own_has_a_gateway_if_it_is_told_where_and_both_go_togethe
         node.kill()
         node.wait()
     eventually(lambda: not answers(rest) and not answers(lines), 60)
+
+
+def test_status_says_where_nodes_edges_and_their_gateways_are(directory: Path) -> None:
+    found = status(directory)
+    cores = [it for it in found["nodes"] if it["kind"] == "core"]
+    (edge,) = [it for it in found["nodes"] if it["kind"] == "edge"]
+    for node, prefix, key in [*((it, "", str(it["id"])) for it in cores), (edge, "edge_", "0")]:
+        assert node["addresses"].keys() == {"kafka", "http", "lines"}
+        assert node["addresses"]["http"] == places(directory, f"{prefix}rest")[key]
+        assert node["addresses"]["lines"] == places(directory, f"{prefix}lines")[key]
+    assert found["http"] == [it["addresses"]["http"] for it in cores]
+    about = httpx.get(f"http://{edge['addresses']['http']}/status", timeout=30).json()
+    assert about["node"] == edge["id"]
+    (row,) = [
+        line
+        for line in sapwood("status", "--dir", str(directory)).stdout.splitlines()
+        if line.startswith(f"{edge['id']} ")
+    ]
+    for shown in ("edge", "running", str(edge["pid"]), *edge["addresses"].values()):
+        assert shown in row
+
+
+def test_a_cluster_is_not_healthy_while_an_edge_ends_whenever_it_is_started(
+    directory: Path,
+) -> None:
+    def edge() -> dict[str, Any]:
+        found: list[dict[str, Any]] = status(directory)["nodes"]
+        return next(it for it in found if it["kind"] == "edge")
+
+    before = edge()
+    # With what makes its directory one of a node, it refuses to start.
+    identity = directory / "edge-0" / "identity.json"
+    shutil.copy(directory / "node-0" / "identity.json", identity)
+    os.kill(before["pid"], signal.SIGKILL)
+    said = "edge 0 ended with status 1"
+    eventually(lambda: said in (directory / "supervisor.log").read_text(), 60)
+    down = status(directory)
+    assert not down["healthy"]
+    assert (edge()["id"], edge()["state"]) == (before["id"], "starting")
+    identity.unlink()
+    eventually(lambda: status(directory)["healthy"], 60)
 
 
 def test_a_gateway_that_is_killed_is_back_and_its_port_was_never_closed(directory: Path) -> None:

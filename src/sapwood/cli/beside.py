@@ -16,10 +16,13 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 0.5, 10.0
 
 
 class Beside(threading.Thread):
-    def __init__(self, directory: Path, rest: str, lines: str | None) -> None:
+    def __init__(
+        self, directory: Path, rest: str, lines: str | None, advertise_lines: str | None
+    ) -> None:
         super().__init__(name="gateway-keeper", daemon=True)
         self._directory = directory
-        self._places = ["--rest", rest, *(("--lines", lines) if lines is not None else ())]
+        given = {"--rest": rest, "--lines": lines, "--advertise-lines": advertise_lines}
+        self._places = [it for flag, at in given.items() if at is not None for it in (flag, at)]
         self._stopping = threading.Event()
         self._process: ChildProcess | None = None
 

@@ -29,7 +29,7 @@ _log = logging.getLogger("sapwood.chaos")
 
 # Kafka's name, so that a subscriber that crashed is soon given up.
 _OWN_CONFIG = {"group.consumer.session.timeout.ms": 3000}
-_PLANTS = ("keep-late", "acknowledge-late", "forget-ids", "overtake")
+_PLANTS = ("keep-late", "acknowledge-late", "forget-ids", "overtake", "stale-owner")
 _DEAD_S, _WHOLE_S = (0.5, 4.0), (4.0, 10.0)
 _HEALTHY_S = 120.0
 _MOST_SHOWN = 10
@@ -58,7 +58,8 @@ def chaos() -> None:
     type=click.Choice(_PLANTS),
     help="A bug in the clients that the verdict must find: keep-late (acknowledged before it is "
     "kept), acknowledge-late (kept before it is acknowledged), forget-ids (of repeated puts), "
-    "overtake (one message another).",
+    "overtake (one message another), stale-owner (kept after standing still, though by now "
+    "another process of that subscriber has it).",
 )
 @click.option("--nodes", type=click.IntRange(min=1), default=3, show_default=True,
               help="Of the cluster that is started for this, if no other is named.")  # fmt: skip
@@ -84,10 +85,11 @@ def clients(
 ) -> None:
     """Run clients that misbehave, and judge from the data.
 
-    Publishers and durable subscribers, each a process, crash, are killed, stall, drop
-    acknowledgements and come and go over a list of topics. Then all comes to rest, and what the
-    topics hold and what the clients noted is held against the promises: lost 0, doubled 0, out of
-    order 0; exit status 1 if not.
+    Publishers and durable subscribers, each a process, crash, are killed, stall for up to 10 s,
+    drop acknowledgements and come and go over a list of topics; of every four subscribers two have
+    two processes at a time, under one id. Then all comes to rest, and what the topics hold and what
+    the clients noted is held against the promises: lost 0, doubled 0, out of order 0; exit status 1
+    if not.
 
     \b
     sapwood chaos clients --seconds 60
@@ -174,7 +176,7 @@ def _display() -> Iterator[Show]:
 def _row(actor: Actor) -> tuple[object, ...]:
     state = "ended" if actor.has_ended else "runs" if actor.is_running else "down"
     last = "" if actor.last is None else f"{actor.last.what} {actor.last.topic}"
-    return actor.orders.name, state, max(0, actor.starts - 1), actor.messages, last
+    return actor.orders.notes.stem, state, max(0, actor.starts - 1), actor.messages, last
 
 
 class _Lines:

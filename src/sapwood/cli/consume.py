@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from sapwood.cli.connect import bootstrap_option, client_for, topic_argument
-from sapwood.cli.formats import FormatError, json_line, line_format
+from sapwood.cli.connect import bootstrap_option, client_for, complete_topic
+from sapwood.cli.formats import FormatError, Render, json_line, line_format
 from sapwood.cli.output import say
 from sapwood.cli.topic import existing_topic
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sapwood.client import KafkaClient
     from sapwood.client.cluster import TopicPartition
     from sapwood.client.fetcher import ConsumedRecord
+
+MERGED_AT_ONCE = 500
 
 
 class Range(NamedTuple):
@@ -29,7 +31,7 @@ class Range(NamedTuple):
 
 
 @click.command()
-@topic_argument
+@click.argument("topics", nargs=-1, required=True, shell_complete=complete_topic, metavar="TOPIC…")
 @click.option(
     "-o",
     "--offset",
@@ -37,7 +39,7 @@ class Range(NamedTuple):
     multiple=True,
     metavar="OFFSET",
     help="beginning, end, 5, -5 (from the end), s@MS to start and e@MS to stop at a time "
-    "in milliseconds.  [default: beginning]",
+    "in milliseconds; with --merge beginning, end, or a position.  [default: beginning]",
 )
 @click.option(
     "-p",
@@ -57,34 +59,50 @@ class Range(NamedTuple):
 )
 @click.option("-J", "--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.option("-e", "--exit", "exits", is_flag=True, help="Stop at the end instead of waiting.")
+@click.option(
+    "--merge",
+    is_flag=True,
+    help="All topics in one order, the same for every reader: that in which the cluster stored "
+    "them, by its own clock. Committed records only.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing unless something goes wrong.")
 @bootstrap_option
 def consume(
-    topic: str,
+    topics: Sequence[str],
     offsets: Sequence[str],
     partitions: Sequence[int],
     count: int | None,
     template: str | None,
     as_json: bool,
     exits: bool,
+    merge: bool,
     quiet: bool,
     bootstrap: str | None,
 ) -> None:
-    """Print the records of a topic.
+    """Print the records of a topic, or of several in one order.
 
     \b
     sapwood consume greetings -o -5 -e
     sapwood consume greetings -f '%p@%o %k: %s\\n'
+    sapwood consume --merge orders payments
     """
     if as_json and template is not None:
         raise click.UsageError("-J and -f exclude each other")
-    wanted = _range(offsets)
+    if merge and partitions:
+        raise click.UsageError("--merge takes topics as a whole: leave -p out")
+    if len(topics) > 1 and not merge:
+        raise click.UsageError("several topics need an order: add --merge")
+    wanted = _merge_start(offsets) if merge else _range(offsets)
     try:
         render = None if as_json else line_format(template if template is not None else r"%s\n")
     except FormatError as error:
         raise click.UsageError(str(error)) from error
     printed = 0
+    topic = topics[0]
     try:
+        if isinstance(wanted, str):
+            _print_merged(bootstrap, topics, wanted, exits, render, count, quiet)
+            return
         with client_for(bootstrap) as client:
             described = existing_topic(client, topic)
             chosen = partitions or list(described.partitions)
@@ -106,6 +124,54 @@ def consume(
         return  # the usual way to end it
     if not quiet:
         say(f"Read {printed} record{'' if printed == 1 else 's'} of {topic}.")
+
+
+def _merge_start(offsets: Sequence[str]) -> str:
+    if len(offsets) > 1:
+        raise click.UsageError("--merge starts at one place: give -o once")
+    given = offsets[0] if offsets else "beginning"
+    return {"beginning": "earliest", "end": "now"}.get(given, given)
+
+
+def _print_merged(
+    bootstrap: str | None,
+    topics: Sequence[str],
+    start: str,
+    exits: bool,
+    render: Render | None,
+    count: int | None,
+    quiet: bool,
+) -> None:
+    from sapwood.client.config import READ_COMMITTED
+    from sapwood.client.merging import Merger
+
+    printed = 0
+    with client_for(bootstrap, isolation_level=READ_COMMITTED) as client:
+        described = {topic: existing_topic(client, topic).partitions for topic in topics}
+        try:
+            merger = Merger(client.core, client.now_ms, topics, start, stops=exits)
+        except ValueError as error:
+            raise click.UsageError(f"-o: {error}") from error
+
+        def as_json_line(record: ConsumedRecord) -> bytes:
+            known = described[record.topic].get(record.partition)
+            return json_line(record, -1 if known is None else known.leader)
+
+        line = render or as_json_line
+        client.run(merger.begin())
+        try:
+            with open(sys.stdout.fileno(), "wb", closefd=False) as out:
+                while not merger.is_at_end and printed != count:
+                    room = MERGED_AT_ONCE if count is None else count - printed
+                    found = client.run(merger.take(min(room, MERGED_AT_ONCE), float("inf")))
+                    out.write(b"".join(map(line, found)))
+                    out.flush()
+                    printed += len(found)
+        finally:
+            if not quiet:
+                on = f" To go on: -o {merger.position}" if merger.position.time >= 0 else ""
+                names = ", ".join(topics)
+                say(f"Read {printed} record{'' if printed == 1 else 's'} of {names}.{on}")
 
 
 def _print(

@@ -157,7 +157,9 @@ class Driver:
         self._publisher = Publisher(request.bootstrap)
         self._status.state = "running"
         run = self._folder.run(request)
-        return run_declarative(run, self._stopping, remote=request.remote, settings=request.spark)
+        memory = {} if request.memory is None else {"spark.driver.memory": request.memory}
+        settings = {**memory, **request.spark}
+        return run_declarative(run, self._stopping, remote=request.remote, settings=settings)
 
     def _wait_for(self, queries: Sequence[StreamingQuery]) -> None:
         """Until all have ended, or one has failed; the reporter stops them if it is told to."""

@@ -34,7 +34,7 @@ def follow(folder: RunFolder, request: Request, *, quiet: bool) -> int:
     with folder.log.open("wb") as log:
         process = ChildProcess(driver_command(folder), None, log)
     try:
-        with _screen(request, quiet) as screen:
+        with progress_on_screen(request, quiet) as screen:
             while process.returncode is None:
                 _wait(process)
                 if (status := folder.status()) is not None:
@@ -113,7 +113,7 @@ def _count(query: QueryProgress, total: int | None) -> str:
 
 
 @contextmanager
-def _screen(request: Request, quiet: bool) -> Iterator[_Shown]:
+def progress_on_screen(request: Request, quiet: bool) -> Iterator[_Shown]:
     if quiet or not sys.stderr.isatty():
         yield _Silence()
         return

@@ -27,9 +27,16 @@ DEFAULT_LINES = "127.0.0.1:7000"
     show_default=True,
     help="Where to listen for the line protocol.",
 )
+@click.option(
+    "--advertise-lines",
+    metavar="HOST:PORT",
+    help="Where other gateways send clients of the line protocol.  [default: as --lines]",
+)
 @click.option("--announce", is_flag=True, help="Print one line of JSON when ready.")
 @log_level_option
-def gateway(bootstrap: str | None, rest: str, lines: str, announce: bool) -> None:
+def gateway(
+    bootstrap: str | None, rest: str, lines: str, advertise_lines: str | None, announce: bool
+) -> None:
     """Serve REST and the line protocol in front of a cluster.
 
     It knows who leads and asks them; whoever asks here needs to know nothing of that. `sapwood up`
@@ -38,4 +45,11 @@ def gateway(bootstrap: str | None, rest: str, lines: str, announce: bool) -> Non
     from sapwood.gateway.run import Settings, run
 
     addresses = find_bootstrap(bootstrap).split(",")
-    sys.exit(run(Settings(bootstrap=addresses, rest=rest, lines=lines, announce=announce)))
+    settings = Settings(
+        bootstrap=addresses,
+        rest=rest,
+        lines=lines,
+        advertise_lines=advertise_lines,
+        announce=announce,
+    )
+    sys.exit(run(settings))

@@ -72,6 +72,12 @@ POLL_S = 0.2
     "--rest", metavar="HOST:PORT", help="Serve REST there, from a gateway beside this node."
 )
 @click.option("--lines", metavar="HOST:PORT", help="And the line protocol there.")
+@click.option(
+    "--advertise-lines",
+    metavar="HOST:PORT",
+    help="Where other nodes send clients of the line protocol.  [default: this node's advertised "
+    "host, the port of --lines]",
+)
 @click.option("--config", "config_file", metavar="FILE", help="Settings in TOML.")
 @click.option(
     "--auto-create/--no-auto-create",
@@ -103,6 +109,7 @@ def node(
     advertise: Sequence[str],
     rest: str | None,
     lines: str | None,
+    advertise_lines: str | None,
     config_file: str | None,
     auto_create: bool | None,
     log_level: str | None,
@@ -148,7 +155,7 @@ def node(
         sys.exit(run(config))
     from sapwood.cli.beside import Beside
 
-    gateway = Beside(Path(config.data_dir).absolute(), rest, lines)
+    gateway = Beside(Path(config.data_dir).absolute(), rest, lines, advertise_lines)
     gateway.start()
     try:
         status = run(config)

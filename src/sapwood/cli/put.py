@@ -42,7 +42,11 @@ _MOST_UNDERWAY = 1000
     help="The message's id: if the topic has it already, it isn't stored again.  "
     "[default: a new one for each]",
 )
-@click.option("-k", "--key", help="What has the same key stays in order.  [default: the sender]")
+@click.option(
+    "-k",
+    "--key",
+    help="What has the same key stays in order.  [default: the --sender, else the --id]",
+)
 @header_option
 @click.option("--sender", help="Who puts it.  [default: a new name]")
 @click.option("-J", "--json", "as_json", is_flag=True, help="One JSON object per line.")
@@ -62,7 +66,7 @@ def put(
     """Put messages into topics; each MESSAGE - stands for the lines of standard input.
 
     A line with its id and its place is printed for each message when it is safe: on disk, on most
-    of the replicas. If the command fails, repeat it with --id, and nothing is stored twice.
+    of the replicas. If it fails, repeat the same command with --id, and nothing is stored twice.
 
     \b
     sapwood put orders 'three apples' --id order-17

@@ -14,7 +14,13 @@ import click
 
 from sapwood.cli.connect import bootstrap_option, directory_option
 from sapwood.cli.output import Screen, output_option, print_json, say, table_of
-from sapwood.node.local import default_directory, node_states, outbox_addresses
+from sapwood.node.local import (
+    NodeState,
+    default_directory,
+    edge_states,
+    node_states,
+    outbox_addresses,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,7 +35,8 @@ STYLES = {"running": "green", "alive": "green", "starting": "yellow"}
 
 @dataclass(slots=True)
 class NodeReport:
-    id: int
+    id: int | None
+    """None for an edge that the cluster hasn't given one yet."""
     kind: str = "core"
     state: str = "stopped"
     """running, starting or stopped on this machine; alive or dead elsewhere."""
@@ -64,6 +71,8 @@ class Report:
     """What this machine's processes and the cluster's own word amount to."""
 
     bootstrap: str
+    http: list[str] = field(default_factory=list)
+    """Where the REST servers beside the nodes of this machine listen."""
     dir: str | None = None
     cluster_id: str | None = None
     controller: int | None = None
@@ -127,14 +136,13 @@ def status(
 
 def collect(directory: Path | None, bootstrap: str | None) -> Report:
     """Of a directory on this machine, and what the first node that answers says."""
-    local = {} if directory is None else {each.id: each for each in node_states(directory)}
-    nodes = {
-        each.id: NodeReport(each.id, each.kind, each.state, pid=each.pid, addresses=each.addresses)
-        for each in local.values()
-    }
-    running = [each.addresses["kafka"] for each in local.values() if "kafka" in each.addresses]
+    local = [] if directory is None else [_reported(each) for each in node_states(directory)]
+    edges = [] if directory is None else [_reported(each) for each in edge_states(directory)]
+    nodes = {each.id: each for each in local}
+    running = [each.addresses["kafka"] for each in local if "kafka" in each.addresses]
     addresses = bootstrap.split(",") if bootstrap else running
-    report = Report(",".join(addresses), str(directory) if directory else None)
+    report = Report(",".join(addresses), dir=str(directory) if directory else None)
+    report.http = [each.addresses["http"] for each in local if "http" in each.addresses]
     said = _ask(addresses)
     if said is not None:
         report.cluster_id = said.cluster_id
@@ -144,7 +152,7 @@ def collect(directory: Path | None, bootstrap: str | None) -> Report:
             setattr(report, name, getattr(said, name))
         for each in said.nodes:
             _add(nodes, each)
-    report.nodes = [nodes[node_id] for node_id in sorted(nodes)]
+    report.nodes = [*sorted(nodes.values(), key=lambda it: it.id or 0), *edges]
     if directory is not None and (directory / "pipelines").exists():
         from sapwood.cli.pipeline_status import is_noteworthy, local_runs
 
@@ -156,13 +164,17 @@ def collect(directory: Path | None, bootstrap: str | None) -> Report:
     return report
 
 
+def _reported(found: NodeState) -> NodeReport:
+    return NodeReport(found.id, found.kind, found.state, pid=found.pid, addresses=found.addresses)
+
+
 def _is_well(said: Any) -> bool:
     if said.cluster_id is None:  # a node that knows no more than itself
         return not said.offline_partitions
     return bool(said.healthy)
 
 
-def _add(nodes: dict[int, NodeReport], known: Any) -> None:
+def _add(nodes: dict[int | None, NodeReport], known: Any) -> None:
     from sapwood.node.ready import join_address
 
     found = nodes.get(known.node_id)

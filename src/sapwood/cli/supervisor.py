@@ -182,7 +182,8 @@ class Supervisor:
         return self._stopping
 
     def say(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # it may be a file on a disk that is full
+            print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
     def show(self, name: str, line: bytes) -> None:
         """A node's log line, in the foreground."""
@@ -277,7 +278,7 @@ class Keeper(threading.Thread, ABC):
     def _copy_log(self, process: ChildProcess) -> None:
         if process.stderr is None:
             return
-        with process.stderr as lines, LogFile(self._log_path) as log:
+        with process.stderr as lines, contextlib.closing(LogFile(self._log_path)) as log:
             for line in lines:
                 log.write(line)
                 self._show(line)
@@ -480,25 +481,40 @@ class PipelineKeeper(Keeper):
 
 
 class LogFile:
-    """A log that is put aside when it has grown large; one older one is kept."""
+    """A log that is put aside when it has grown large; one older one is kept.
+
+    A line that can't be written, as on a full disk, is missing from it, and the next one is tried.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: IO[bytes] = path.open("ab")
+        self._file: IO[bytes] | None = None
+        self._missing = 0
 
     def write(self, line: bytes) -> None:
-        if self._file.tell() > LARGEST_LOG_BYTES:
-            self._file.close()
+        try:
+            if self._missing:
+                # What came before may have been cut off within a line.
+                self._append(b"\n%d lines could not be written here\n" % self._missing)
+                self._missing = 0
+            self._append(line)
+        except OSError:
+            self._missing += 1
+            self.close()
+
+    def _append(self, data: bytes) -> None:
+        if self._file is not None and self._file.tell() > LARGEST_LOG_BYTES:
+            self.close()
             os.replace(self._path, self._path.with_suffix(".log.1"))
-            self._file = self._path.open("ab")
-        self._file.write(line)
-        self._file.flush()
+        if self._file is None:
+            self._file = self._path.open("ab", buffering=0)
+        while data:
+            data = data[self._file.write(data) :]
 
-    def __enter__(self) -> "LogFile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def main(arguments: list[str]) -> int:
