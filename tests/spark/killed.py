@@ -35,7 +35,7 @@ from tests.spark.rows import aged, numbered, rounds, stored
 DEADLINE_S = 600.0
 DRIVERS = 4
 
-TOPICS = {"numbers": 3, "users": 3, "aged": 2, "again": 2}
+TOPICS = {"numbers": 3, "users": 3, "aged": 2, "again": 2, "idle": 2}
 # Of `numbers` and of `rounds`: so many are there at the beginning, and as many come at the kill.
 HALF, ROUNDS = 6_000, 6
 MINUTES = 2.5
@@ -57,6 +57,8 @@ def words(directory: Path) -> list[str]:
         f"rollup --topics aged --window '1 minute' --late '0 seconds' --tables {directory}",
         f"replay --table {directory / 'stored'} --topic again --where 'offset >= 100' "
         "--shift '1 day' --keep-partitions --batch-rows 250 --rate 250",
+        f"timeline --topics numbers,users,idle --tables {directory / 'timeline'} --topic merged "
+        "--text --batch-rows 1000",
     ]
 
 

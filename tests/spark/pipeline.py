@@ -9,16 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from chaos import brief_spark
 from sapwood.node.lock import holder, is_locked
 from sapwood.spark.pipelines.state import RunFolder, Status, run_folder
 from tests.helpers import eventually
 
-# Starts faster; nothing here runs for long enough to be compiled well.
-QUICK = (
-    "--memory", "1g",
-    "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "--conf", "spark.sql.codegen.wholeStage=false",
-)  # fmt: skip
 # Spark starts a JVM and a Python for every step: on a busy machine that takes its time.
 DEADLINE_S = 400.0
 
@@ -35,7 +30,7 @@ class Running:
     def __init__(self, *arguments: str, directory: Path, bootstrap: str = "") -> None:
         target, *options = arguments
         command = [sys.executable, "-m", "sapwood", "pipeline", "run", target]
-        command += ["--dir", str(directory), *QUICK, *options]
+        command += ["--dir", str(directory), *brief_spark.OPTIONS, *options]
         self._directory = directory
         self._popen = subprocess.Popen(
             command,

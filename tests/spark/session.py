@@ -4,14 +4,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from chaos import brief_spark
 from sapwood.spark.session import build_session
 
 SETTINGS = {
-    "spark.driver.memory": "1g",
-    # Starts faster; nothing here runs for long enough to be compiled well.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    **brief_spark.SETTINGS,
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.codegen.wholeStage": "false",
     "spark.log.level": "OFF",
 }
 

@@ -1,4 +1,7 @@
-"""A Spark cluster of its own on this machine: a master and workers out of the pyspark package."""
+"""A Spark cluster of its own on this machine: a master and workers out of the pyspark package.
+
+And a server of Spark Connect, as somebody else would have started it.
+"""
 
 import os
 import re
@@ -10,13 +13,16 @@ from pathlib import Path
 
 import psutil
 
+from chaos import brief_spark
+from sapwood.spark.classes import reading
 from sapwood.spark.session import find_java, lean_home
 from tests.helpers import eventually
 
 DEADLINE_S = 300.0
 # Small and quick to start: nothing here lives for long.
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JVM = f"{brief_spark.JVM} {reading(find_java())}"
 _ADDRESS = re.compile(r"Starting Spark master at (spark://\S+:\d+)")
+_CONNECT_PORT = re.compile(r"Spark Connect server started at: \S+:(\d+)")
 
 
 class Standalone:
@@ -49,25 +55,11 @@ class Standalone:
 
     def stop(self) -> None:
         for process in self._processes:
-            root = psutil.Process(process.pid)
-            for one in [*root.children(recursive=True), root]:
-                try:
-                    one.kill()
-                except psutil.NoSuchProcess:
-                    pass
-            process.wait()
+            _kill(process)
 
     def _daemon(self, main: str, *arguments: str, name: str) -> Path:
         home = lean_home(self._folder / "home")
-        environment = {
-            **os.environ,
-            "JAVA_HOME": str(find_java().parent.parent),
-            "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": JVM,
-            "PYSPARK_PYTHON": sys.executable,
-        }
+        environment = _environment(home)
         log = self._folder / f"{name}.log"
         with log.open("wb") as output:
             self._processes.append(
@@ -94,6 +86,73 @@ def standalone(folder: Path, *, workers: int) -> Iterator[Standalone]:
         yield found
     finally:
         found.stop()
+
+
+@contextmanager
+def connect_server(folder: Path, **settings: str) -> Iterator[str]:
+    """A server of Spark Connect that knows of no cluster of Sapwood's: sc://host:port."""
+    folder.mkdir(parents=True, exist_ok=True)
+    home = lean_home(folder / "home")
+    places = {"SPARK_LOG_DIR": str(folder), "SPARK_PID_DIR": str(folder)}
+    memory = {"SPARK_DAEMON_MEMORY": brief_spark.MEMORY}
+    environment = {**_environment(home), **places, **memory}
+    environment.pop("SAPWOOD_BOOTSTRAP", None)
+    chosen = {
+        **brief_spark.SETTINGS,
+        "spark.master": "local[2]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": JVM,
+        "spark.ui.enabled": "false",
+        "spark.log.level": "INFO",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        **settings,
+    }
+    flags = [flag for key, value in chosen.items() for flag in ("--conf", f"{key}={value}")]
+    command = [str(home / "sbin" / "start-connect-server.sh"), "--wait", *flags]
+    log = folder / "connect.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=folder,
+        )
+    try:
+        found = eventually(
+            lambda: _CONNECT_PORT.search(log.read_text()) or process.poll() is not None, DEADLINE_S
+        )
+        assert isinstance(found, re.Match), log.read_text()
+        yield f"sc://127.0.0.1:{found[1]}"
+    finally:
+        _kill(process)
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "JAVA_HOME": str(find_java().parent.parent),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": JVM,
+        "PYSPARK_PYTHON": sys.executable,
+    }
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """With all that it has started."""
+    root = psutil.Process(process.pid)
+    for one in [*root.children(recursive=True), root]:
+        try:
+            one.kill()
+        except psutil.NoSuchProcess:
+            pass
+    process.wait()
 
 
 def _command(process: psutil.Process) -> str:

@@ -209,3 +209,29 @@ def test_a_range_is_read_to_its_end_though_its_leader_is_killed() -> None:
         cluster.kill(cluster.leader("big"))
         rest = list(found)
     assert values_of(pa.Table.from_batches([first, *rest])) == values_of(numbered(100_000))
+
+
+def test_append_times_order_partitions_and_closed_ones_cut_the_same_records_for_everybody(
+    client: BulkClient,
+) -> None:
+    first, second = topic(client, 2), topic(client)
+    for number in range(6):
+        client.produce_arrow((first, second)[number % 2], numbered(10, 10 * number))
+    closed = client.closed_times([first, second])
+    assert sorted(closed.offsets) == sorted([(first, 0), (first, 1), (second, 0)])
+    found: list[tuple[int, int]] = []
+    for key, end in closed.offsets.items():
+        table = client.fetch_arrow(*key, end=end, with_append_time=True)
+        times = table.column("append_time").to_pylist()
+        assert times == sorted(times)
+        found += zip(times, map(int, values_of(table)), strict=True)
+    assert max(time for time, _ in found) <= closed.time
+    rounds = [value // 10 for _, value in sorted(found)]
+    assert rounds == sorted(rounds)
+    assert len(found) == 60
+    middle = sorted(time for time, _ in found)[29]
+    after = client.offsets_after(closed.offsets, middle)
+    client.produce_arrow(first, numbered(10))
+    assert client.offsets_after(closed.offsets, middle) == after
+    assert client.offsets_after(closed.offsets, closed.time) == closed.offsets
+    assert sum(after.values()) == 30

@@ -2,9 +2,13 @@
 
 import ctypes
 import mmap
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -347,3 +351,20 @@ def test_keys_go_to_the_partitions_to_which_every_client_sends_them(
     rows = Rows(pa.RecordBatch.from_arrays([pa.array(keys)] * 2, ["key", "value"]), NOW_MS)
     found = partitions_of_keys(rows.keys, len(keys), partition_count)
     assert found.tolist() == [partition_of_key(key, partition_count) for key in keys]
+
+
+def test_of_workers_that_start_together_one_compiles_and_the_others_take_it_from_the_cache(
+    tmp_path: Path,
+) -> None:
+    asked = "sum(kernels.decode.stats.cache_misses.values())"
+    told = f"from sapwood.spark import kernels; print({asked})"
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", told],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    assert sorted(worker.communicate()[0].strip() for worker in workers) == ["0", "1"]

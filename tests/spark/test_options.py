@@ -115,3 +115,7 @@ def test_a_pattern_must_be_one_and_a_stream_has_no_end() -> None:
         stream(endingOffsets="latest")
     with pytest.raises(WrongOption, match="not none"):
         read_options({"kafka.bootstrap.servers": "h:1"}, streaming=True)
+    times = {"kafka.bootstrap.servers": "h:1", "subscribePattern": "o.*", "appendTimes": "true"}
+    assert read_options(times, streaming=False).with_times
+    with pytest.raises(WrongOption, match="appendTimes is of topics that are named"):
+        read_options(times, streaming=True)

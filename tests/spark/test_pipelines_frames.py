@@ -3,12 +3,15 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from sapwood.spark.pipelines.latest import LatestTable, latest
-from sapwood.spark.pipelines.replay import replay
+from sapwood.spark.pipelines.replay import in_order, read_table, replay
 from sapwood.spark.pipelines.words import PipelineFailed
+from sapwood.spark.tables import FORMATS
+from tests.spark.test_tables import commit, numbered
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -54,6 +57,38 @@ def test_a_merge_is_a_new_version_and_the_same_merge_again_changes_nothing(
     assert merge(("k1", "older", 5)) == once
     versions = sorted(path.name for path in (tmp_path / "table" / "versions").iterdir())
     assert versions[-1] == (tmp_path / "table" / "current").readlink().name
+
+
+def test_a_deleted_key_stays_so_though_older_records_come_later_from_another_partition(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = LatestTable(tmp_path / "table")
+
+    def merge(*row: object) -> dict[str, str]:
+        table.merge(spark.createDataFrame([row], COLUMNS))
+        current = tmp_path / "table" / "current"
+        rows = spark.read.parquet(str(current)).collect()
+        assert pq.read_table(current).num_rows == len(rows)
+        return {row.key: row.value for row in rows}
+
+    assert merge("other", "x", "t", 0, 4, 9) == {"other": "x"}
+    assert merge("gone", None, "t", 1, 0, 20) == {"other": "x"}
+    assert merge("other", "y", "t", 0, 5, 10) == {"other": "y"}
+    assert merge("gone", "before partitions were added", "t", 0, 6, 11) == {"other": "y"}
+    assert merge("gone", "and again", "t", 0, 7, 12) == {"other": "y"}
+    assert merge("gone", "back", "t", 1, 1, 21) == {"gone": "back", "other": "y"}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_rows_of_some_dates_are_taken_from_a_table_of_any_format(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    commit(tmp_path, kind, 0, numbered(0, 9, days=3, value=[b"x"] * 9))
+    commit(tmp_path, kind, 1, numbered(9, 18, days=3, value=[b"x"] * 9, more=["y"] * 9))
+    table = in_order(read_table(spark, tmp_path / "orders", kind))
+    chosen = replay(table, topic="t", where="date >= '2026-11-19'", value="offset")
+    wanted = {number for number in range(18) if number % 3}
+    assert {int(row.value) for row in chosen.collect()} == wanted
 
 
 def test_rows_become_messages_as_they_are_or_as_json_shifted_and_chosen(

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -33,6 +34,36 @@ def test_a_pipeline_says_the_same_of_itself_in_the_list_and_in_its_file(name: st
     found = load(name)
     assert (found.name, found.summary) == (name, PIPELINES[name])
     assert len({option.key for option in found.options}) == len(found.options)
+
+
+class Recorder:
+    """A Spark that only notes what it is asked to read."""
+
+    def __init__(self) -> None:
+        self.readStream = self
+        self.asked: dict[str, str] = {}
+
+    def format(self, name: str) -> "Recorder":
+        return self
+
+    def options(self, **options: str) -> "Recorder":
+        self.asked = options
+        return self
+
+    def load(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", ["archive", "latest", "rollup", "timeline"])
+def test_what_reads_streams_goes_on_without_lost_records_if_it_is_asked_to(
+    name: str, tmp_path: Path
+) -> None:
+    (option,) = (it for it in load(name).options if it.name == "allow-data-loss")
+    run = Run(name=name, pipeline=name, bootstrap="b:1", directory=tmp_path)
+    for is_allowed in (False, True):
+        spark = Recorder()
+        replace(run, options={option.key: is_allowed}).read_stream(cast(Any, spark), subscribe="t")
+        assert spark.asked.get("failOnDataLoss") == ("false" if is_allowed else None)
 
 
 def test_statements_end_at_semicolons_outside_of_quotes_and_comments() -> None:

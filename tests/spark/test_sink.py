@@ -21,6 +21,8 @@ from pyspark.sql.types import (
 from sapwood.bulk import BulkClient
 from sapwood.client import KafkaError
 from sapwood.client.admin import NewTopic
+from sapwood.client.calls import TRANSACTION, Coordinator
+from sapwood.client.transaction_groups import child_id
 from sapwood.spark.columns import UnsuitableColumns
 from sapwood.spark.decoding import HEADERS_TYPE
 from sapwood.spark.options import WrongOption
@@ -30,6 +32,7 @@ from sapwood.spark.sink_options import JOB_TIMEOUT_MS, SinkOptions, read_sink_op
 from sapwood.spark.source import SapwoodSource
 from sapwood.spark.writing import Task, write_task
 from sapwood.wire.apis import Api
+from sapwood.wire.codec import Struct
 from sapwood.wire.compression import Compression
 from tests.client.proxy import cut_off_node
 from tests.helpers import eventually, unique
@@ -166,6 +169,66 @@ def test_a_batch_is_refused_whole_if_the_time_of_one_task_is_up(
     assert committed(client, name) == ["behind"]
 
 
+def described(client: BulkClient, query: Query, transactional_id: str) -> Struct:
+    names = Struct(transactional_ids=[transactional_id])
+    place = Coordinator(TRANSACTION, query.name)
+    answer = client.client.request(Api.DESCRIBE_TRANSACTIONS, names, place)
+    found: Struct = answer.transaction_states[0]
+    return found
+
+
+def open_for_ms(client: BulkClient, query: Query, message: Written) -> int:
+    assert message.child is not None
+    found = described(client, query, message.child.transactional_id)
+    assert found.error_code == 0
+    return int(found.transaction_timeout)
+
+
+def test_a_batch_whose_time_was_up_has_more_when_it_comes_again(
+    bootstrap: str, client: BulkClient
+) -> None:
+    name = topic(client)
+    query = Query(bootstrap, name, timeout_ms=300)
+    early = query.write(0, rows("early"))
+    assert open_for_ms(client, query, early) == 300
+    client.produce_arrow(name, rows("behind"))
+    eventually(lambda: committed(client, name) == ["behind"])
+    with pytest.raises(BatchRefused, match="If it comes again, it has 900 s: run it again"):
+        query.commit(0, early)
+    abort(query.options, query.name, 0)
+    again = query.write(0, rows("again"))
+    assert open_for_ms(client, query, again) == JOB_TIMEOUT_MS
+    abort(query.options, query.name, 0)
+    with pytest.raises(BatchRefused, match="maxOffsetsPerTrigger"):
+        query.commit(0, again)
+    query.commit(0, query.write(0, rows("done")))
+    assert committed(client, name) == ["behind", "done"]
+    assert open_for_ms(client, query, query.write(1, rows("next"))) == 300
+
+
+def test_a_task_whose_time_was_up_has_more_when_it_is_tried_again(
+    bootstrap: str, client: BulkClient
+) -> None:
+    name = topic(client)
+    query = Query(bootstrap, name, timeout_ms=300)
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        def state() -> str:
+            found = described(client, query, child_id(query.name, 0, 0, 77))
+            return str(found.transaction_state)
+
+        for _ in range(100):  # until it has begun
+            yield pa.record_batch({"value": [b"x" * 600_000] * 2})
+            if state() != "Empty":
+                break
+        eventually(lambda: state() == "CompleteAbort")
+        yield from rows("late").to_batches()
+
+    with pytest.raises(KafkaError):
+        write_task(query.options, ["value"], Task(query.name, 0, 0, 77), slow())
+    assert open_for_ms(client, query, query.write(0, rows("again"))) == JOB_TIMEOUT_MS
+
+
 def test_a_failing_task_doesnt_hold_readers_up(bootstrap: str, client: BulkClient) -> None:
     name = topic(client)
 
@@ -188,6 +251,16 @@ def test_empty_tasks_have_nothing_to_commit(bootstrap: str, client: BulkClient) 
     query.commit(0, *empty)
     query.commit(1, query.write(1, rows("x")), *empty)
     assert committed(client, name) == ["x"]
+
+
+@pytest.mark.parametrize("partition", [-1, -2, 2])
+def test_a_partition_that_is_not_there_is_refused(
+    bootstrap: str, client: BulkClient, partition: int
+) -> None:
+    name = topic(client, 2)
+    table = pa.table({"value": ["a", "b"], "partition": pa.array([None, partition], pa.int32())})
+    with pytest.raises(UnsuitableColumns, match=f"'partition' holds {partition}, but topic {name}"):
+        Query(bootstrap, name).write(0, table)
 
 
 def test_every_column_arrives(bootstrap: str, client: BulkClient) -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from sapwood.client.admin import NewTopic
 from sapwood.spark.options import Options, WrongOption, read_options
 from sapwood.spark.planning import MissingTopic, admit, split
 from sapwood.spark.ranges import DataLost, Range
-from sapwood.spark.source import SapwoodSource, StreamReader
+from sapwood.spark.source import SapwoodSource, StreamReader, read_task
 from tests.helpers import eventually, unique
 
 ALL = ReadAllAvailable()
@@ -246,6 +247,103 @@ def test_a_stream_notices_that_its_topic_is_gone(
     with pytest.raises(DataLost, match="all from offset 0 on is no longer there"):
         strict.latestOffset(start, ALL)
     assert lax.latestOffset(start, ALL) == {kept: {"0": 0}}
+
+
+def test_a_topic_that_matched_a_pattern_may_be_deleted_under_a_stream(
+    bootstrap: str,
+    client: BulkClient,
+    topic: str,
+    stream: Callable[..., StreamReader],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = make_topic(client, 1, f"{topic}-kept")
+    for name in (topic, kept):
+        put(client, name, 0, 5)
+    start = {topic: {"0": 0, "1": 0}, kept: {"0": 0}}
+    end = {topic: {"0": 5, "1": 0}, kept: {"0": 5}}
+    client.client.delete_topics([topic])
+    reader = stream(subscribePattern=f"{topic}.*")
+    after = reader.latestOffset(end, ALL)
+    assert after == {kept: {"0": 5}}
+    gone = f"topic {topic}, partition 0: all from offset 5 on is no longer there"
+    assert gone in caplog.text
+    # What was planned before is planned again by a query that is started again.
+    assert [len(rows) for rows in read(reader, bootstrap, start, end, pattern=True)] == [0, 5]
+    with pytest.raises(DataLost, match="--allow-data-loss"):
+        read(reader, bootstrap, start, end, pattern=False)
+    make_topic(client, 1, topic)
+    put(client, topic, 0, 2)
+    anew = eventually(lambda: (it := reader.latestOffset(after, ALL)) != after and it)
+    assert anew
+    assert [task.value for task in reader.partitions(after, anew)] == [(topic, 0, 0, 2)]
+
+
+def read(
+    reader: StreamReader, bootstrap: str, start: Any, end: Any, *, pattern: bool
+) -> list[list[int]]:
+    """The offsets that each task reads, by clients that don't wait long for what isn't there."""
+    options = read_options(
+        {"kafka.bootstrap.servers": bootstrap, "subscribePattern" if pattern else "subscribe": "t"},
+        streaming=True,
+    )
+    hasty = replace(options, client={**options.client, "topic_wait_ms": 100})
+    return [
+        [offset for batch in read_task(hasty, task) for offset in batch["offset"].to_pylist()]
+        for task in reader.partitions(start, end)
+    ]
+
+
+def test_a_topic_that_a_pattern_does_not_find_keeps_its_positions_as_long_as_it_is_there(
+    client: BulkClient, topic: str, stream: Callable[..., StreamReader]
+) -> None:
+    other = make_topic(client, 1)
+    put(client, topic, 0, 5)
+    reader = stream(subscribePattern=topic)
+    position = {other: {"0": 7}, topic: {"0": 5, "1": 0}}
+    assert reader.latestOffset(position, ALL) == position
+
+
+def test_a_pattern_means_the_systems_own_topics_too_but_not_the_coordinators_logs(
+    bootstrap: str, client: BulkClient, topic: str
+) -> None:
+    own = make_topic(client, 1, f"__{topic}")
+    put(client, own, 0, 3)
+    client.client.commit_positions("a group", {(own, 0): 1})
+    pattern = f"__{topic}|__consumer_offsets"
+    assert planned(bootstrap, subscribePattern=pattern) == [(own, 0, 0, 3)]
+
+
+def test_a_new_topic_is_read_from_what_retention_has_left_of_it(
+    client: BulkClient, topic: str, stream: Callable[..., StreamReader]
+) -> None:
+    start = {make_topic(client, 1): {"0": 0}}
+    put(client, topic, 0, 10)
+    client.client.delete_records({(topic, 0): 6})
+    names = ",".join([topic, *start])
+    reader = stream(subscribe=names)
+    end = reader.latestOffset(start, ALL)
+    assert end == {**start, topic: {"0": 10, "1": 0}}
+    (task,) = reader.partitions(start, end)
+    assert task.value == (topic, 0, 6, 10)
+    (batch,) = reader.read(task)
+    assert batch.column("offset").to_pylist() == [6, 7, 8, 9]
+    few = stream(subscribe=names, maxOffsetsPerTrigger="2")
+    assert few.latestOffset(start, few.getDefaultReadLimit())[topic]["0"] == 8
+
+
+def test_a_stream_in_order_of_time_goes_on_without_a_topic_if_it_may(
+    client: BulkClient, topic: str, stream: Callable[..., StreamReader]
+) -> None:
+    kept = make_topic(client, 1)
+    asked = {"subscribe": f"{topic},{kept}", "appendTimes": "true", "failOnDataLoss": "false"}
+    for name in (topic, kept):
+        put(client, name, 0, 5)
+    reader = stream(startingOffsets="earliest", **asked)
+    start = reader.initialOffset()
+    full = {topic: {"0": 5, "1": 0}, kept: {"0": 5}}
+    eventually(lambda: reader.latestOffset(start, ALL) == full)
+    client.client.delete_topics([topic])
+    assert stream(**asked).latestOffset(full, ALL) == {kept: {"0": 5}}
 
 
 def test_positions_are_shown_to_a_consumer_group_on_request(

@@ -3,7 +3,6 @@
 import datetime
 import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from chaos.disk import SmallDisk
 from sapwood.spark.tables import (
     FORMATS,
     DataFile,
@@ -290,11 +290,9 @@ def test_a_reader_of_the_plain_folder_never_sees_a_row_twice_while_files_are_mer
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], check=True)
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)  # a catalogue may be open
+    disk = SmallDisk(tmp_path / "disk", size_mib=2)
+    yield tmp_path / "disk"
+    disk.close(keep=False)
 
 
 def test_a_full_disk_is_told_and_nothing_is_half_added(small_disk: Path, kind: str) -> None:
@@ -392,3 +390,18 @@ def test_types_are_the_widest_of_their_kind_and_merge_where_a_common_one_exists(
         merge_schemas(merged, pa.schema([("f", pa.int64())]))
     with pytest.raises(CannotWiden, match="A and a differ in case only"):
         merge_schemas(merged, pa.schema([("A", pa.int64())]))
+
+
+def test_a_file_that_the_table_has_is_never_replaced(tmp_path: Path, kind: str) -> None:
+    table = open_table(tmp_path, "orders", kind)
+    for number, query in enumerate(("one", "other")):
+        rows = numbered(number * 10, number * 10 + 10)
+        writer = Rows(tmp_path / STAGING / query, "0", with_date=table.keeps_date, suffix=".staged")
+        writer.add("orders", rows, rows.column("timestamp"))
+        files = [written.file for written in writer.close()]
+        if kind == "parquet" or query == "one":  # a name in a folder has the query in it
+            assert table.commit(query, 0, files, rows.schema)
+            continue
+        with pytest.raises(WrongTable, match="is there already: somebody else writes to"):
+            table.commit(query, 0, files, rows.schema)
+    assert offsets(tmp_path, kind) == list(range(20 if kind == "parquet" else 10))

@@ -81,6 +81,13 @@ def test_bad_values_have_their_reasons_and_harm_no_other() -> None:
     assert "can't be a column's" in bad[13]
 
 
+def test_names_of_fields_that_are_no_text_and_objects_without_fields_harm_no_other() -> None:
+    rows, bad = decoded([b'{"\xff": 1}', b"{}", b'{"a": 1, "a": 2}', b'{"a": {"\xff": 1}}', b"{}"])
+    assert (len(rows), sorted(bad)) == (2, [0, 2, 3])
+    rows, bad = decoded([b"{}", b'{"a": 1, "a": 2}', b"{}", b'{"a": 1}', b'{"a": 2, "a": 3}'])
+    assert (rows, sorted(bad)) == ([{"a": None}, {"a": None}, {"a": 1}], [1, 4])
+
+
 def test_brackets_that_are_missing_here_and_too_many_there_shift_no_row() -> None:
     values = [b"{}{}", b'{"a": 1}', b'{"b":', b"{}}", b'{"a": 2}']
     rows, bad = decoded(values)
@@ -223,12 +230,14 @@ def test_a_schema_that_is_none_is_refused_in_a_line() -> None:
         ("avro", '"int"', "must be a record"),
         ("avro", '{"type":"record","name":"A","fields":[{"name":"a","type":"A"}]}', "recursive"),
         ("avro", None, "give its file"),
+        ("json", to_bytes(pa.schema([("a", pa.map_(pa.string(), pa.int64()))])), "not supported"),
         ("protobuf", "x", "not a set of descriptors"),
         ("protobuf", None, "give its file"),
         ("csv", None, "one of raw, json, avro, protobuf"),
     ):
+        schema = text.encode() if isinstance(text, str) else text
         with pytest.raises(WrongSchema, match=words):
-            make_decoder(ValueFormat(kind, text.encode() if text else None), BESIDE_FIELDS)
+            make_decoder(ValueFormat(kind, schema), BESIDE_FIELDS)
 
 
 def proto_file() -> descriptor_pb2.FileDescriptorProto:
@@ -297,6 +306,34 @@ def test_protobuf_is_read_with_a_set_of_descriptors() -> None:
     assert bad[1].startswith("not a shop.Order")
     with pytest.raises(WrongSchema, match=r"no message Parcel: there are shop\.Line, shop\.Order"):
         make_decoder(ValueFormat("protobuf", proto_set(), "Parcel"), BESIDE_FIELDS)
+
+
+def test_a_protobuf_message_whose_content_no_column_can_hold_harms_no_other() -> None:
+    file = proto_file()
+    file.syntax = "proto2"  # it takes any bytes for a string
+    wanted = ValueFormat(
+        "protobuf",
+        descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString(),
+        "Order",
+    )
+    far_away = b"\x32\x0a\x08" + b"\xff" * 8 + b"\x7f"  # seconds that are no microseconds
+    no_text = b"\x12\x01\xff"
+    key_no_text = b"\x3a\x05\x0a\x01\xff\x10\x01"
+    values = [proto(1), far_away, None, no_text, proto(2), key_no_text]
+    rows, bad = decoded(values, wanted)
+    assert [row["id"] for row in rows] == [1, None, 2]
+    assert sorted(bad) == [1, 3, 5]
+    assert "too large" in bad[1]
+    assert "not a utf8 string" in bad[3]
+
+
+def test_an_avro_record_whose_content_no_column_can_hold_harms_no_other() -> None:
+    schema = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    record = {"type": "record", "name": "A", "fields": [{"name": "sum", "type": schema}]}
+    wanted = ValueFormat("avro", json.dumps(record).encode())
+    rows, bad = decoded([b"\x02\x7b", b"\x06\x7f\xff\xff", b"?", b"\x02\x7c"], wanted)
+    assert rows == [{"sum": decimal.Decimal("1.23")}, {"sum": decimal.Decimal("1.24")}]
+    assert sorted(bad) == [1, 2]
 
 
 @pytest.fixture

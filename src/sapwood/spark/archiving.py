@@ -133,28 +133,37 @@ class Archive:
         """These tables belong to one query: another one would add everything a second time."""
         if self._owner == query:
             return
-        path = self._root / OWNER
-        mine = {"query": query, "format": self._kind}
-        self._root.mkdir(parents=True, exist_ok=True)
-        try:
-            with path.open("x") as file:
-                json.dump(mine, file)
-        except FileExistsError:
-            there = json.loads(path.read_text())
-            if there["format"] != self._kind:
-                raise WrongTable(
-                    f"the tables in {self._root} are of the format {there['format']}, not "
-                    f"{self._kind}: choose another folder"
-                ) from None
-            if there["query"] != query:
-                raise WrongTable(
-                    f"the tables in {self._root} belong to another run, whose positions this one "
-                    "doesn't know: run that one, or choose another folder"
-                ) from None
+        claim(self._root / OWNER, query, self._kind)
         self._owner = query
         for folder in sorted(self._root.iterdir()):
             if folder.is_dir() and not folder.name.startswith("@"):
                 self._table(folder.name)
+
+
+def claim(path: Path, query: str, kind: str) -> None:
+    """WrongTable if the tables beside this file are those of another query."""
+    root = path.parent
+    root.mkdir(parents=True, exist_ok=True)
+    mine = json.dumps({"query": query, "format": kind})
+    try:
+        with path.open("x") as file:
+            file.write(mine)
+    except FileExistsError:
+        text = path.read_text()
+        if not text:  # who made it was killed before it wrote its name
+            path.write_text(mine)
+            return
+        there = json.loads(text)
+        if there["format"] != kind:
+            raise WrongTable(
+                f"the tables in {root} are of the format {there['format']}, not {kind}: choose "
+                "another folder"
+            ) from None
+        if there["query"] != query:
+            raise WrongTable(
+                f"the tables in {root} belong to another run, whose positions this one doesn't "
+                "know: run that one, or choose another folder"
+            ) from None
 
 
 def settled(known: pa.Schema, met: pa.Schema) -> pa.Schema:

@@ -7,7 +7,8 @@ cached beside this file, or in the user's cache directory where that can't be wr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 import numba
@@ -62,6 +63,22 @@ _LONGS = types.int64[::1]
 _LONGS_INPUT = types.Array(types.int64, 1, "C", readonly=True)
 
 
+@contextlib.contextmanager
+def _one_at_a_time(path: str) -> Iterator[None]:
+    """Spark starts several workers at once: let one compile, and the others find it in the cache.
+
+    Each for itself they took minutes on a busy machine, since they all had the same cores.
+    """
+    with contextlib.ExitStack() as until_compiled:
+        # Not on Windows, not in a zip file, and not every file system has locks.
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            source = until_compiled.enter_context(open(path))
+            fcntl.flock(source, fcntl.LOCK_EX)
+        yield
+
+
 def compiled(*signature: Any, **options: Any) -> Callable[[F], F]:
     """Compiled when imported, or taken from the cache.
 
@@ -72,10 +89,11 @@ def compiled(*signature: Any, **options: Any) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         compiler: Any = numba.njit  # whose types know no `_nrt`
         settings = {"nogil": True, "_nrt": False, **options}
-        try:
-            done: F = compiler(*signature, cache=True, **settings)(function)
-        except RuntimeError:  # no directory that could hold the cache: compile for this process
-            done = compiler(*signature, **settings)(function)
+        with _one_at_a_time(function.__code__.co_filename):
+            try:
+                done: F = compiler(*signature, cache=True, **settings)(function)
+            except RuntimeError:  # no directory that could hold the cache: compile for this process
+                done = compiler(*signature, **settings)(function)
         return done
 
     return decorate

@@ -27,6 +27,7 @@ NAMES = (
     "minPartitions", "maxRecordsPerPartition",
     "failOnDataLoss", "includeHeaders", "groupIdPrefix",
 )  # fmt: skip
+OWN_NAMES = ("appendTimes",)
 
 # Kafka's names for the knobs of our client.
 _CLIENT_NUMBERS = {
@@ -83,13 +84,15 @@ class Options:
     least_tasks: int | None = None
     most_per_task: int | None = None
     may_lose: bool = False
+    may_vanish: bool = False  # a topic that is deleted is no loss
     with_headers: bool = False
+    with_times: bool = False
     group: str | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> Options:
-    options, kafka, bootstrap = sort_options(given, NAMES)
+    options, kafka, bootstrap = sort_options(given, (*NAMES, *OWN_NAMES))
     reader = OptionReader(options)
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
@@ -103,11 +106,16 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         raise WrongOption(
             f"exactly one of assign, subscribe and subscribePattern must be given, not {said}"
         )
+    with_times = reader.get("appendTimes", read_flag, False)
+    pattern = reader.get("subscribePattern", _pattern, None)
+    if streaming and with_times and chosen != ["subscribe"]:
+        # Records of a topic that matches later may be older than what was read before.
+        raise WrongOption("a stream with appendTimes is of topics that are named: use subscribe")
     return Options(
         bootstrap=bootstrap,
         assigned=reader.get("assign", _assignment, ()),
         topics=reader.get("subscribe", _topics, ()),
-        pattern=reader.get("subscribePattern", _pattern, None),
+        pattern=pattern,
         start=reader.bound("starting", LATEST if streaming else EARLIEST, streaming),
         end=reader.bound("ending", LATEST, streaming),
         start_may_be_end=reader.get("startingOffsetsByTimestampStrategy", _strategy, False),
@@ -117,7 +125,9 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         least_tasks=reader.get("minPartitions", _positive, None),
         most_per_task=reader.get("maxRecordsPerPartition", _positive, None),
         may_lose=not reader.get("failOnDataLoss", read_flag, True),
+        may_vanish=streaming and pattern is not None,
         with_headers=reader.get("includeHeaders", read_flag, False),
+        with_times=with_times,
         group=kafka.pop("group.id", None),
         client=_client_options(kafka),
     )

@@ -6,14 +6,19 @@ import itertools
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
-from sapwood.client import KafkaClient
+from sapwood.client import ErrorCode, KafkaClient, KafkaError
+from sapwood.client.admin import NewTopic
 from sapwood.client.cluster import Topic, TopicPartition
-from sapwood.client.offsets import LATEST
+from sapwood.client.offsets import EARLIEST, LATEST
 from sapwood.spark.options import Bound, Options, WrongOption
 from sapwood.spark.ranges import Range
 
 Offsets = dict[TopicPartition, int]
+
+COORDINATORS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Their logs, which no pattern means: what is in them is for nobody else, and grows by reading."""
 
 # A node that has just started may not know a topic yet.
 _TOPIC_TRIES = 5
@@ -44,6 +49,17 @@ def known_topics(
     )
 
 
+def is_deleted(client: KafkaClient, topic: str) -> bool:
+    """By the word of the controller: another node may not have heard of a topic yet."""
+    try:
+        client.create_topics([NewTopic(topic, 1)], validate_only=True)
+    except KafkaError as error:
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise
+        return False
+    return True
+
+
 class Survey:
     """The driver's view of the cluster."""
 
@@ -63,7 +79,7 @@ class Survey:
             chosen = [
                 topic
                 for topic in every
-                if not topic.is_internal and re.fullmatch(options.pattern, topic.name)
+                if topic.name not in COORDINATORS and re.fullmatch(options.pattern, topic.name)
             ]
             return sorted((topic.name, number) for topic in chosen for number in topic.partitions)
         if options.assigned:
@@ -85,6 +101,19 @@ class Survey:
 
     def ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self.find(dict.fromkeys(partitions, LATEST))
+
+    def firsts(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Where the logs begin; at 0 those that were deleted a moment ago."""
+        found: Offsets = {}
+        for _, keys in itertools.groupby(sorted(partitions), itemgetter(0)):
+            asked = dict.fromkeys(keys, EARLIEST)
+            try:
+                found |= self.find(asked)
+            except KafkaError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                found |= dict.fromkeys(asked, 0)
+        return found
 
     def resolve(
         self, bound: Bound, partitions: Sequence[TopicPartition], *, is_end: bool

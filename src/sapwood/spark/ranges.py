@@ -27,5 +27,8 @@ def report_loss(topic: str, partition: int, first: int, end: int | None, may_los
         "or the topic was deleted or made anew"
     )
     if not may_lose:
-        raise DataLost(f"{message}; to go on without, set failOnDataLoss to false")
+        raise DataLost(
+            f"{message}; to go on without, set failOnDataLoss to false, or give a pipeline "
+            "--allow-data-loss"
+        )
     logging.getLogger("sapwood.spark").warning(message)

@@ -10,6 +10,7 @@ from sapwood.client import ErrorCode, KafkaClient, KafkaError
 from sapwood.client.cluster import TopicPartition
 from sapwood.client.offsets import EARLIEST, LATEST
 from sapwood.spark.decoding import record_batches
+from sapwood.spark.planning import is_deleted
 from sapwood.spark.ranges import Range, report_loss
 
 # A cluster that lost a node has new leaders within seconds; one that lost a majority may not.
@@ -26,11 +27,13 @@ def read_range(
     *,
     with_headers: bool = False,
     may_lose: bool = False,
+    may_vanish: bool = False,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[pa.RecordBatch]:
     """Everything from `start` up to, without, `stop`; leaders may move and nodes die meanwhile.
 
-    What retention or a deletion has taken raises DataLost, or is logged if it `may_lose`.
+    What retention or a deletion has taken raises DataLost, or is logged if it `may_lose`; if it
+    `may_vanish`, so is the deletion of the topic.
     """
     key = wanted.topic, wanted.partition
     position, stop, silence_s = wanted.start, wanted.stop, 0.0
@@ -60,7 +63,8 @@ def read_range(
             report_loss(*key, position, min(first, stop), may_lose)
             position = first
         elif end < stop:
-            report_loss(*key, max(position, end), stop, may_lose)
+            is_no_loss = may_lose or (may_vanish and is_deleted(client, wanted.topic))
+            report_loss(*key, max(position, end), stop, is_no_loss)
             stop = end
         elif silence_s >= patience_s:
             raise error

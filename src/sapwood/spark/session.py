@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sapwood.spark.classes import reading
 from sapwood.spark.pipelines.words import PipelineFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
 OLDEST_JAVA = 17
 GET_JAVA = (
     "install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
@@ -52,7 +54,8 @@ def build_session(
 ) -> SparkSession:
     """`folder` is for Spark's own files. Without a master, Spark runs on this machine."""
     check_spark()
-    os.environ["JAVA_HOME"] = str(find_java().parent.parent)
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.parent.parent)
     is_local = master is None or master.startswith("local")
     python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local and python == sys.executable and "SPARK_HOME" not in os.environ:
@@ -74,6 +77,7 @@ def build_session(
     elif memory is not None:
         chosen["spark.executor.memory"] = memory
     chosen |= settings or {}
+    chosen[JVM_OPTIONS] = f"{reading(java)} {chosen.get(JVM_OPTIONS, '')}".strip()
 
     from pyspark.sql import SparkSession
 

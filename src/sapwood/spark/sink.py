@@ -32,7 +32,8 @@ from sapwood.client.calls import TRANSACTION, Coordinator
 from sapwood.client.transaction_groups import Child
 from sapwood.spark.columns import written_columns
 from sapwood.spark.options import WrongOption
-from sapwood.spark.sink_options import SinkOptions
+from sapwood.spark.patience import OVER, ask_for_more
+from sapwood.spark.sink_options import JOB_TIMEOUT_MS, SinkOptions
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
 
@@ -42,14 +43,6 @@ _ONLY_BATCH = 0
 _UNTOLD = "PrepareCommit"
 _READERS_PATIENCE_S = 5.0
 _READERS_PAUSE_S = 0.01
-
-# What a coordinator says of a transaction that has been ended by its timeout or by a later attempt.
-_OVER = (
-    ErrorCode.INVALID_TXN_STATE,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.PRODUCER_FENCED,
-)
 
 
 class BatchRefused(Exception):
@@ -89,16 +82,17 @@ class _Writer:
 class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite)
-        self._query = f"spark/{uuid.uuid4()}"
+        name, self._number = options.job or (str(uuid.uuid4()), _ONLY_BATCH)
+        self._query = f"spark/{name}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return self._write(_context(), self._query, _ONLY_BATCH, iterator)
+        return self._write(_context(), self._query, self._number, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        commit(self._options, messages, _ONLY_BATCH)
+        commit(self._options, messages, self._number)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        abort(self._options, self._query, _ONLY_BATCH)
+        abort(self._options, self._query, self._number)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -126,19 +120,32 @@ def commit(
     children = [each.child for each in written if each.child is not None]
     if not children:
         return
-    try:
-        with _client(options) as client:
-            client.end_group(written[0].query, batch_id, children)
-            with contextlib.suppress(KafkaError):  # it is committed, whatever happens now
-                _await_readers(client, written[0].query, children)
-    except KafkaError as error:
-        if error.code not in _OVER:
-            raise
-        raise BatchRefused(
-            f"batch {batch_id} is not written, nor any part of it: {error.message}. A task's "
-            f"transaction may be open for {options.timeout_ms / 1000:g} s: raise "
-            "kafka.transaction.timeout.ms, or make batches smaller; then run it again"
-        ) from error
+    query = written[0].query
+    with _client(options) as client:
+        try:
+            client.end_group(query, batch_id, children)
+        except KafkaError as error:
+            if error.code not in OVER:
+                raise
+            raise _refused(client, options, query, batch_id, error) from error
+        with contextlib.suppress(KafkaError):  # it is committed, whatever happens now
+            _await_readers(client, query, children)
+
+
+def _refused(
+    client: KafkaClient, options: SinkOptions, query: str, batch_id: int, error: KafkaError
+) -> BatchRefused:
+    advice = (
+        f"If it comes again, it has {JOB_TIMEOUT_MS / 1000:g} s: run it again"
+        if ask_for_more(client, options, query, batch_id)
+        else "Raise that, and transaction.max.timeout.ms of the nodes if need be, or give Spark "
+        "more cores; then run it again. What a stream has planned stays as it is, but "
+        "maxOffsetsPerTrigger keeps later batches small"
+    )
+    return BatchRefused(
+        f"batch {batch_id} is not written, nor any part of it: {error.message}. It took longer "
+        f"than a task's transaction may be open (kafka.transaction.timeout.ms). {advice}"
+    )
 
 
 def abort(options: SinkOptions, query: str, batch_id: int) -> None:

@@ -6,11 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sapwood.spark.options import OptionReader, read_client_options, read_flag, sort_options
+from sapwood.spark.options import (
+    OptionReader,
+    WrongOption,
+    read_client_options,
+    read_flag,
+    sort_options,
+)
 from sapwood.wire.compression import Compression
 
 # A stream's name and checkpoint are options of the stream, and are shown to its sink.
-NAMES = ("topic", "includeHeaders", "includeTimestamp", "checkpointLocation", "queryName")
+NAMES = (
+    "topic", "includeHeaders", "includeTimestamp", "checkpointLocation", "queryName",
+    "txnAppId", "txnVersion",
+)  # fmt: skip
 
 STREAM_TIMEOUT_MS = 60_000
 """So long readers may be held up by a batch whose executor was lost."""
@@ -48,6 +57,8 @@ class SinkOptions:
     with_headers: bool = True
     with_timestamps: bool = False
     timeout_ms: int = STREAM_TIMEOUT_MS
+    job: tuple[str, int] | None = None
+    """Who writes this, and as its how many-eth: what is written already isn't written again."""
     client: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -57,11 +68,15 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptio
     default_ms = STREAM_TIMEOUT_MS if streaming else JOB_TIMEOUT_MS
     numbers = {**_CLIENT_NUMBERS, "transaction.timeout.ms": "timeout_ms"}
     client = read_client_options(kafka, numbers, _CLIENT_WORDS, _SETTLED)
+    app, version = reader.get("txnAppId", str, None), reader.get("txnVersion", int, None)
+    if (app is None) != (version is None) or (streaming and app is not None):
+        raise WrongOption("txnAppId and txnVersion go together, and are for batch queries")
     return SinkOptions(
         bootstrap=bootstrap,
         topic=reader.get("topic", str, None),
         with_headers=reader.get("includeHeaders", read_flag, True),
         with_timestamps=reader.get("includeTimestamp", read_flag, False),
         timeout_ms=client.pop("timeout_ms", default_ms),
+        job=None if app is None or version is None else (app, version),
         client=client,
     )

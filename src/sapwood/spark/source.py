@@ -7,9 +7,11 @@ a range that was planned once can always be read again.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -43,9 +45,18 @@ if TYPE_CHECKING:
 from sapwood.client import ErrorCode, KafkaClient, KafkaError
 from sapwood.client.groups import NO_MEMBER, Committed
 from sapwood.spark.options import Options, WrongOption, read_options
-from sapwood.spark.planning import Offsets, Survey, admit, from_json, split, to_json
+from sapwood.spark.planning import (
+    Offsets,
+    Survey,
+    admit,
+    from_json,
+    is_deleted,
+    split,
+    to_json,
+)
 from sapwood.spark.ranges import Range, report_loss
 from sapwood.spark.sink_options import read_sink_options
+from sapwood.spark.times import AppendTimes, with_times
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 COLUMNS = StructType(
@@ -60,6 +71,7 @@ COLUMNS = StructType(
     ]
 )
 COLUMNS_WITH_HEADERS = StructType([*COLUMNS.fields, StructField("headers", ArrayType(_HEADER))])
+TIMES = (StructField("appendTime", LongType()), StructField("topicId", BinaryType()))
 
 # Spark asks for news as fast as it can, whether there are any or not.
 _LOOK_EVERY_S = 0.1
@@ -74,8 +86,11 @@ class SapwoodSource(DataSource):
         return "sapwood"
 
     def schema(self) -> StructType:
-        with_headers = str(self.options.get("includeHeaders")).lower() == "true"
-        return COLUMNS_WITH_HEADERS if with_headers else COLUMNS
+        headers, times = (
+            str(self.options.get(name)).lower() == "true"
+            for name in ("includeHeaders", "appendTimes")
+        )
+        return _columns(with_headers=headers, with_times=times)
 
     def reader(self, schema: StructType) -> BatchReader:
         options = read_options(self.options, streaming=False)
@@ -143,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._ends()
+        self._target = self._closed_ends(by_now=True) if self._options.with_times else self._ends()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return to_json(self._ends())
@@ -152,28 +167,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = from_json(start)
         self._pause()
         ends = self._ends()
-        for key in begin.keys() - ends.keys():
-            report_loss(*key, begin[key], None, self._options.may_lose)
+        ends |= self._missing(begin, ends)
         for key, offset in begin.items():
             if offset > ends.get(key, offset):
                 report_loss(*key, ends[key], offset, self._options.may_lose)
-        if self._target is not None:
+        if self._options.with_times:
+            ends = self._settled(begin, ends)
+        elif self._target is not None:
             ends = {
                 key: min(offset, self._target.get(key, begin.get(key, 0)))
                 for key, offset in ends.items()
                 if key in self._target or key in begin
             }
-        fresh = sum(max(0, offset - begin.get(key, 0)) for key, offset in ends.items())
+        begin = self._with_new(begin, ends)
+        fresh = sum(max(0, offset - begin[key]) for key, offset in ends.items())
         if fresh:
             self._looked_at_s = float("-inf")
         if self._should_wait(fresh):
             return start
         if isinstance(limit, ReadMaxRows):
-            ends = admit(begin, ends, limit.max_rows)
+            few = self._times().admit if self._options.with_times else admit
+            ends = few(begin, ends, limit.max_rows)
         return to_json(ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return _tasks(from_json(start), from_json(end), self._options)
+        known, ends = from_json(start), from_json(end)
+        begin = self._with_new(known, ends)
+        for key in begin.keys() - known.keys():
+            if begin[key]:  # nobody was promised what came before
+                report_loss(*key, 0, begin[key], may_lose=True)
+        return _tasks(begin, ends, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(self._options, partition)
@@ -226,6 +249,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._look_around(survey)  # a topic was deleted a moment ago
             return survey.ends(self._keys)
 
+    def _missing(self, begin: Offsets, ends: Offsets) -> Offsets:
+        """Where those stand that nobody told the end of, and that aren't gone for good."""
+        kept: Offsets = {}
+        topics = {topic for topic, _ in ends}
+        for topic, keys in itertools.groupby(sorted(begin.keys() - ends.keys()), itemgetter(0)):
+            may_vanish = self._options.may_vanish and topic not in topics
+            if may_vanish and not is_deleted(self._connected().client, topic):
+                kept |= {key: begin[key] for key in keys}
+                continue
+            for key in keys:
+                report_loss(*key, begin[key], None, self._options.may_lose or may_vanish)
+        return kept
+
+    def _with_new(self, begin: Offsets, ends: Offsets) -> Offsets:
+        """With the partitions that are new: these are read from their first record on."""
+        return {**self._connected().firsts(ends.keys() - begin.keys()), **begin}
+
+    def _times(self) -> AppendTimes:
+        return AppendTimes(self._connected().client, self._options.topics)
+
+    def _closed_ends(self, *, by_now: bool = False) -> Offsets:
+        """Up to a time that is over everywhere, so that what comes later is younger."""
+        times = self._times()
+        return times.ends(times.closed_by_now() if by_now else times.closed())
+
+    def _settled(self, begin: Offsets, ends: Offsets) -> Offsets:
+        """What of it is settled for good; what was so once stays so, though a leader that is new
+        may tell an earlier time for a moment."""
+        closed = self._closed_ends() if self._target is None else self._target
+        known = {key: min(offset, ends.get(key, offset)) for key, offset in begin.items()}
+        return {key: max(offset, known.get(key, 0)) for key, offset in closed.items()}
+
     def _look_around(self, survey: Survey) -> None:
         self._keys = survey.partitions(may_lack=True)
         self._keys_at_s = time.monotonic()
@@ -245,28 +300,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
 
+def _columns(*, with_headers: bool, with_times: bool) -> StructType:
+    columns = COLUMNS_WITH_HEADERS if with_headers else COLUMNS
+    return StructType([*columns.fields, *TIMES]) if with_times else columns
+
+
 def read_task(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, Task):  # Spark's stand-in for "there is nothing to read"
         return
     # Here and not above: the driver's processes do without the compiled code, and start faster.
     from sapwood.spark.reading import read_range
 
+    wanted = partition.wanted
     with KafkaClient(options.bootstrap, **options.client) as client:
-        yield from read_range(
+        batches = read_range(
             client,
-            partition.wanted,
+            wanted,
             with_headers=options.with_headers,
             may_lose=options.may_lose,
+            may_vanish=options.may_vanish,
         )
+        if options.with_times:
+            batches = with_times(client, wanted.topic, batches)
+        yield from batches
 
 
 def _tasks(starts: Offsets, ends: Offsets, options: Options) -> list[InputPartition]:
-    """A partition that is new has no start: it is read from its first record on."""
-    ranges = [Range(*key, starts.get(key, 0), end) for key, end in sorted(ends.items())]
+    ranges = [Range(*key, starts[key], end) for key, end in sorted(ends.items())]
     return [Task(each) for each in split(ranges, options)]
 
 
 def _check_schema(schema: StructType, options: Options) -> None:
-    names = (COLUMNS_WITH_HEADERS if options.with_headers else COLUMNS).fieldNames()
+    columns = _columns(with_headers=options.with_headers, with_times=options.with_times)
+    names = columns.fieldNames()
     if schema.fieldNames() != names:
         raise WrongOption(f"the columns are always {', '.join(names)}: leave .schema(…) out")

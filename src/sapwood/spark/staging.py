@@ -83,8 +83,8 @@ def stage(batches: Iterator[pa.RecordBatch], plan: Plan) -> Iterator[pa.RecordBa
         for batch in batches:
             if batch.num_rows:
                 task.add(pa.Table.from_batches([batch]))
-            yield from map(_line, rows.finished())
-        yield from map(_line, rows.close())
+            yield from map(line_of, rows.finished())
+        yield from map(line_of, rows.close())
     except BaseException:
         rows.discard()
         raise
@@ -150,7 +150,7 @@ class _Task:
         self._rows.add(f"{topic}{DEAD}", buried, dead.column("timestamp"))
 
 
-def _line(written: Written) -> pa.RecordBatch:
+def line_of(written: Written) -> pa.RecordBatch:
     file = written.file
     schema = to_bytes(written.schema)
     values = (written.table, file.path, file.date, file.rows, file.size_bytes, schema)

@@ -19,8 +19,9 @@ from sapwood.client import ErrorCode, KafkaClient, KafkaError
 from sapwood.client.transaction_groups import Child, child_id
 from sapwood.client.transactions import Transactor
 from sapwood.spark.columns import UnsuitableColumns
+from sapwood.spark.patience import OVER, ask_for_more, timeout_ms
 from sapwood.spark.planning import MissingTopic
-from sapwood.spark.sending import Sender
+from sapwood.spark.sending import BATCH_BYTES, Sender
 from sapwood.spark.sink_options import SinkOptions
 
 
@@ -41,7 +42,7 @@ def write_task(
     if first is None:
         return None
     rows = itertools.chain([first], filled)
-    client = KafkaClient(options.bootstrap, **options.client)
+    client = KafkaClient(options.bootstrap, **{"batch_bytes": BATCH_BYTES, **options.client})
     client.connect()
     with contextlib.closing(client):
         try:
@@ -54,9 +55,11 @@ def write_task(
         try:
             if task.batch_id > last_batch_id:
                 return _write_child(client, options, columns, task, rows)
-        except KafkaError:
+        except KafkaError as error:
             # A driver that was killed may have been heard only now.
             if client.last_batch(task.query) < task.batch_id:
+                if error.code in OVER:
+                    ask_for_more(client, options, task.query, task.batch_id)
                 raise
     # To the last row all the same: what comes before the sink may keep state.
     deque(rows, maxlen=0)
@@ -71,7 +74,8 @@ def _write_child(
     rows: Iterable[pa.RecordBatch],
 ) -> Child | None:
     name = child_id(task.query, task.batch_id, task.number, task.attempt)
-    with _transaction(client, name, options) as transactor:
+    limit_ms = timeout_ms(client, options, task.query, task.batch_id)
+    with _transaction(client, name, limit_ms) as transactor:
         _send(client, transactor, options, columns, task, rows)
         return client.run(transactor.leave_open())
 
@@ -84,14 +88,14 @@ def _write_alone(
     rows: Iterable[pa.RecordBatch],
 ) -> None:
     """Where transactions can't be ended together, each task commits its own."""
-    with _transaction(client, f"{task.query}/{task.number}", options) as transactor:
+    with _transaction(client, f"{task.query}/{task.number}", options.timeout_ms) as transactor:
         _send(client, transactor, options, columns, task, rows)
         client.run(transactor.commit({}))
 
 
 @contextlib.contextmanager
-def _transaction(client: KafkaClient, name: str, options: SinkOptions) -> Iterator[Transactor]:
-    transactor = client.core.transactor(name, options.timeout_ms, client.now_ms)
+def _transaction(client: KafkaClient, name: str, limit_ms: int) -> Iterator[Transactor]:
+    transactor = client.core.transactor(name, limit_ms, client.now_ms)
     try:
         client.run(transactor.begin())
         yield transactor

@@ -21,6 +21,7 @@ PIPELINES: Mapping[str, str] = {
     "latest": "The newest value of each key as a table.",
     "replay": "The rows of a table as messages of a topic.",
     "rollup": "Records, bytes, keys and latencies of each topic in windows of time.",
+    "timeline": "The records of topics in one order of time, as a table and a topic.",
 }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sapwood.spark.pipelines.words import (
+    ALLOW_DATA_LOSS,
     BAD_INPUT_STATUS,
     Option,
     Pipeline,
@@ -149,7 +150,7 @@ PIPELINE = Pipeline(
     options=(
         Option(
             name="topics",
-            help="Names with commas between them; without, every topic.",
+            help="Names with commas between them; without, every topic but those with __.",
             names_topics=True,
         ),
         Option(name="pattern", help="A regular expression; topics that match later come, too."),
@@ -189,5 +190,6 @@ PIPELINE = Pipeline(
         Option(
             name="every", kind=float, default=10.0, help="Seconds between batches, if not once."
         ),
+        ALLOW_DATA_LOSS,
     ),
 )

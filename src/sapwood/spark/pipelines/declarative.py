@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
 
+from sapwood.spark.classes import reading
 from sapwood.spark.explaining import explain_log
 from sapwood.spark.pipelines.words import BAD_INPUT_STATUS, Outcome, PipelineFailed, Run
-from sapwood.spark.session import check_spark, find_java
+from sapwood.spark.session import JVM_OPTIONS, check_spark, find_java
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 AGAIN_AFTER_S = 5.0
@@ -35,6 +36,8 @@ libraries:
 _PYTHON = '''\
 """A topic as a table that grows with it."""
 
+import os
+
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
@@ -44,6 +47,8 @@ spark = SparkSession.active()
 @dp.table
 def greetings() -> DataFrame:
     topic = spark.readStream.format("sapwood").option("subscribe", "greetings")
+    # Spark may be a server elsewhere, which doesn't know the cluster of this run.
+    topic = topic.option("kafka.bootstrap.servers", os.environ["SAPWOOD_BOOTSTRAP"])
     return topic.option("startingOffsets", "earliest").load().selectExpr(
         "cast(key as string) as key", "cast(value as string) as text", "timestamp"
     )
@@ -87,17 +92,21 @@ def run_declarative(
     check_spark()
     import pyspark
 
-    java_home = find_java().parent.parent
+    java = find_java()
     command = _command(run, spec, remote, settings)
     environment = {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         **os.environ,
-        "JAVA_HOME": str(java_home),
+        "JAVA_HOME": str(java.parent.parent),
         "SPARK_HOME": str(Path(pyspark.__file__).parent),  # whose command this is
         "PYTHONUNBUFFERED": "1",
     }
     environment.pop("SPARK_REMOTE", None)
+    if remote is None:
+        # Spark doesn't hand them on to the server that it starts.
+        options = (reading(java), settings.get(JVM_OPTIONS), os.environ.get("JDK_JAVA_OPTIONS"))
+        environment["JDK_JAVA_OPTIONS"] = " ".join(filter(None, options))
     while not stopping.is_set():
         _run_once(command, environment, run.directory, stopping)
         if run.once or stopping.wait(AGAIN_AFTER_S):

@@ -3,8 +3,10 @@
 The table is a folder of Parquet files, `<table>/current`, which is a link to its newest version.
 Keys fall into buckets: a version consists of new files for the buckets that have changed, and of
 hard links to the old ones for the rest; the link then moves in one step, so that a reader sees one
-state or the next and nothing between. To merge the same records again changes nothing, which is
-why a batch that Spark repeats after a crash needs no further care.
+state or the next and nothing between. A version has the records of deleted keys as well, under
+`_deleted`, where readers don't look: what is older may come later, from another partition, and must
+not bring the keys back. To merge the same records again changes nothing, which is why a batch that
+Spark repeats after a crash needs no further care.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sapwood.spark.pipelines.words import Option, Pipeline, PipelineFailed, Run
+from sapwood.spark.pipelines.words import ALLOW_DATA_LOSS, Option, Pipeline, PipelineFailed, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+DELETED = "_deleted"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 BUCKETS = 16
 # Whoever reads a version that was replaced has this long to finish.
@@ -67,30 +70,36 @@ class LatestTable:
             if not touched and self._current.exists():
                 return
             merged = newest
-            old = [path for path in self._buckets() if int(path.name[7:]) in touched]
-            if old:
-                reader = spark.read.option("basePath", str(self._current))
-                merged = latest(reader.parquet(*map(str, old)).unionByName(newest))
+            for folder in (self._current, self._current / DELETED):
+                old = [path for path in _buckets(folder) if int(path.name[7:]) in touched]
+                if old:
+                    reader = spark.read.option("basePath", str(folder))
+                    merged = merged.unionByName(reader.parquet(*map(str, old)))
             version = self._next_version()
             making = version.with_suffix(".new")
             shutil.rmtree(making, ignore_errors=True)
             (
-                merged.where("value is not null")
+                latest(merged)
+                .withColumn("is_deleted", f.col("value").isNull())
                 .repartition(max(1, len(touched)), "bucket")
-                .write.partitionBy("bucket")
+                .write.partitionBy("is_deleted", "bucket")
                 .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
                 .parquet(str(making))
             )
         finally:
             newest.unpersist()
-        for path in self._buckets():
-            if int(path.name[7:]) not in touched:
-                shutil.copytree(path, making / path.name, copy_function=os.link)
-        os.replace(making, version)
+        kept = making / "is_deleted=false"
+        deleted = kept / DELETED
+        kept.mkdir(parents=True, exist_ok=True)
+        if (found := making / "is_deleted=true").exists():
+            os.replace(found, deleted)
+        for old_folder, new_folder in ((self._current, kept), (self._current / DELETED, deleted)):
+            for path in _buckets(old_folder):
+                if int(path.name[7:]) not in touched:
+                    shutil.copytree(path, new_folder / path.name, copy_function=os.link)
+        os.replace(kept, version)
+        shutil.rmtree(making)
         self._publish(version)
-
-    def _buckets(self) -> Sequence[Path]:
-        return sorted(self._current.glob("bucket=*"))
 
     def _next_version(self) -> Path:
         versions = self._path / "versions"
@@ -110,6 +119,10 @@ class LatestTable:
             is_stale = path.stat().st_mtime < time.time() - KEEP_S
             if path != version and path != replaced and is_stale:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _buckets(folder: Path) -> Sequence[Path]:
+    return sorted(folder.glob("bucket=*"))
 
 
 def start(spark: SparkSession, run: Run) -> Sequence[StreamingQuery]:
@@ -144,5 +157,6 @@ PIPELINE = Pipeline(
         Option(name="table", kind=Path, required=True, help="The folder of the table."),
         Option(name="text", kind=bool, default=False, help="Keys and values are text."),
         Option(name="batch-rows", kind=int, default=1_000_000, help="The most records at a time."),
+        ALLOW_DATA_LOSS,
     ),
 )

@@ -140,10 +140,14 @@ def read_table(spark: SparkSession, path: Path, form: str) -> DataFrame:
         return spark.read.parquet(str(path))
     from sapwood.spark.tables import open_table
 
-    files = [file.path for file in open_table(path.parent, path.name, form).files()]
+    table = open_table(path.parent, path.name, form)
+    files = [file.path for file in table.files()]
     if not files:
         raise PipelineFailed(f"the table {path} has no rows")
-    return spark.read.option("mergeSchema", "true").parquet(*files)
+    reader = spark.read.option("mergeSchema", "true")
+    if not table.keeps_date:  # it is in the files' paths
+        reader = reader.option("basePath", str(path))
+    return reader.parquet(*files)
 
 
 class Spool:

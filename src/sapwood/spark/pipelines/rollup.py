@@ -8,20 +8,33 @@ from __future__ import annotations
 
 import re
 import shutil
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 from sapwood.client import ErrorCode, KafkaClient, KafkaError
 from sapwood.client.admin import NewTopic
-from sapwood.spark.pipelines.words import BAD_INPUT_STATUS, Option, Pipeline, PipelineFailed, Run
+from sapwood.spark.pipelines.words import (
+    ALLOW_DATA_LOSS,
+    BAD_INPUT_STATUS,
+    Option,
+    Pipeline,
+    PipelineFailed,
+    Run,
+)
 
 TOPIC = "__sapwood_rollup"
 TABLE = "rollup"
+OWNER = "@rollup.json"
+# The header that tells whose windows these are: several rollups may share a topic.
+QUERY_HEADER = "sapwood-query"
+_QUERY_ID = "sql.streaming.queryId"
 PERCENTILES = (50, 95, 99)
 FORMATS = ("parquet", "delta", "iceberg")
 # A percentile's rank is right to one record in so many.
@@ -99,6 +112,29 @@ def from_records(frame: DataFrame) -> DataFrame:
     return parsed.selectExpr("window.*")
 
 
+def _signed(records: DataFrame) -> DataFrame:
+    """With the id of the streaming query that tells them: one that begins anew has another."""
+    from pyspark.sql.functions import array, lit, struct, udf
+
+    query = udf(_query_of_task, "string", useArrow=False)().cast("binary")
+    header = struct(lit(QUERY_HEADER).alias("key"), query.alias("value"))
+    return records.withColumn("headers", array(header))
+
+
+def _query_of_task() -> str | None:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return None if task is None else task.getLocalProperty(_QUERY_ID)
+
+
+def _signed_by(query: str, records: DataFrame) -> DataFrame:
+    return records.where(
+        f"exists(headers, each -> each.key = '{QUERY_HEADER}' "
+        f"and each.value = cast('{query}' as binary))"
+    )
+
+
 def start(spark: SparkSession, run: Run) -> Sequence[StreamingQuery]:
     """Without a limit to the first batch: it is what tells how far apart the topics' times are.
 
@@ -111,7 +147,7 @@ def start(spark: SparkSession, run: Run) -> Sequence[StreamingQuery]:
     windows = rollup(frame, options["window"], options["late"])
     _create(run.bootstrap, topic)
     to_topic = (
-        as_records(windows)
+        _signed(as_records(windows))
         .writeStream.queryName(run.name)
         .format("sapwood")
         .options(**run.source(topic=topic))
@@ -122,12 +158,15 @@ def start(spark: SparkSession, run: Run) -> Sequence[StreamingQuery]:
     )
     if run.once:
         to_topic.awaitTermination()
-    told = run.read_stream(spark, subscribe=topic, maxOffsetsPerTrigger=_ROWS_AT_ONCE)
+    told = run.read_stream(
+        spark, subscribe=topic, includeHeaders="true", maxOffsetsPerTrigger=_ROWS_AT_ONCE
+    )
     tables = Path(options.get("tables", run.directory / "tables")).absolute()
+    windows_query = str(to_topic.id)
     to_table = (
-        from_records(told)
+        from_records(_signed_by(windows_query, told))
         .writeStream.queryName(f"{run.name}-table")
-        .foreachBatch(WindowTable(tables, options["format"]).take)
+        .foreachBatch(WindowTable(tables, options["format"], windows_query).take)
         .option("checkpointLocation", run.checkpoint("table"))
         .trigger(**run.trigger)
         .start()
@@ -136,26 +175,37 @@ def start(spark: SparkSession, run: Run) -> Sequence[StreamingQuery]:
 
 
 class WindowTable:
-    """The table `rollup` in a folder of tables, to which each batch of windows is added once."""
+    """The table `rollup` in a folder of tables, to which each batch of windows is added once.
 
-    def __init__(self, root: Path, kind: str) -> None:
+    It belongs to the two queries of one rollup, that which tells the windows and that which takes
+    them: were one of them another, windows would be there twice.
+    """
+
+    def __init__(self, root: Path, kind: str, windows_query: str) -> None:
         self._root, self._kind = root, kind
+        self._windows_query = windows_query
 
     def take(self, batch: DataFrame, number: int) -> None:
         """One micro-batch, as `foreachBatch` hands it over: small enough for the driver."""
-        from sapwood.spark.tables import Rows, open_table
-        from sapwood.spark.tables.base import STAGING
-
-        rows = batch.toArrow()
-        if not rows.num_rows:
-            return
-        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if query is None:
             raise RuntimeError("Spark doesn't say which query this is")
+        self.add(batch.toArrow(), query, number)
+
+    def add(self, rows: pa.Table, query: str, number: int) -> None:
+        from sapwood.spark.archiving import claim
+        from sapwood.spark.tables import Rows, open_table
+        from sapwood.spark.tables.base import STAGING
+        from sapwood.spark.tables.files import room_needed
+
+        with room_needed(self._root):
+            claim(self._root / OWNER, f"{self._windows_query}/{query}", self._kind)
+        if not rows.num_rows:
+            return
         table = open_table(self._root, TABLE, self._kind)
         staging = self._root / STAGING / query
         shutil.rmtree(staging, ignore_errors=True)  # of an attempt that came to nothing
-        writer = Rows(staging, f"{number}", with_date=table.keeps_date, suffix=".staged")
+        writer = Rows(staging, f"{uuid.uuid4()}", with_date=table.keeps_date, suffix=".staged")
         writer.add(TABLE, rows, rows.column("start"))
         written = writer.close()
         table.commit(query, number, [each.file for each in written], rows.schema)
@@ -206,5 +256,6 @@ PIPELINE = Pipeline(
             kind=Path,
         ),
         Option(name="format", help="Of the table.", default="parquet", choices=FORMATS),
+        ALLOW_DATA_LOSS,
     ),
 )

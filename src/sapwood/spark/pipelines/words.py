@@ -41,6 +41,14 @@ class Option:
         return self.name.replace("-", "_")
 
 
+ALLOW_DATA_LOSS = Option(
+    name="allow-data-loss",
+    kind=bool,
+    default=False,
+    help="Go on without records that retention or a deletion has taken, and log which.",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a pipeline that isn't a stream came out. Its message is the command's result."""
@@ -82,6 +90,8 @@ class Run:
         """
         given = self.source(**{"startingOffsets": "earliest", **options})
         given.setdefault("kafka.group.id", f"sapwood-pipeline-{self.name}")
+        if self.options.get(ALLOW_DATA_LOSS.key):
+            given["failOnDataLoss"] = "false"
         return spark.readStream.format("sapwood").options(**given).load()
 
 

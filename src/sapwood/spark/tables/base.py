@@ -101,6 +101,13 @@ class Table(abc.ABC):
         for number, file in enumerate(staged):
             path = self._folder_of(file.date) / final_name(prefix, number, file)
             path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.touch(exist_ok=False)  # a rename alone would replace what is there
+            except FileExistsError:
+                raise WrongTable(
+                    f"{path} is there already: somebody else writes to {self.folder}, stop one of "
+                    "both"
+                ) from None
             Path(file.path).rename(path)
             taken.append(file._replace(path=str(path)))
         return taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +13,9 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from sapwood.spark.tables.schemas import MOST_LEVELS, conform, widest_schema
 from sapwood.spark.values.decoding import (
-    Decoded,
     Decoder,
     FramedDecoder,
+    OneByOneDecoder,
     SchemaDecoders,
     ValueFormat,
     WrongSchema,
@@ -45,7 +45,9 @@ _LOGICAL = {
 }
 
 
-class AvroDecoder(Decoder):
+class AvroDecoder(OneByOneDecoder):
+    what = "Avro of this schema"
+
     def __init__(self, columns: pa.Schema, schema: Any) -> None:
         self._schema = schema
         self._row = row_type(schema)
@@ -53,24 +55,12 @@ class AvroDecoder(Decoder):
         super().__init__(columns)
         self.widen(widest_schema(columns_of(pa.schema(list(self._row)))))
 
-    def _decode(self, values: pa.BinaryArray) -> Decoded:
-        read, bad = [], {}
-        for index, value in enumerate(values):
-            try:
-                read.append(self._record(value.as_buffer()))
-            # Whatever a reader of strangers' bytes may stumble over.
-            except Exception as error:
-                bad[index] = f"not Avro of this schema: {shortened(error or type(error).__name__)}"
-        try:
-            rows = pa.array(read, self._row)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError):
-            rows, more = _one_by_one(read, self._row)
-            good = [index for index in range(len(values)) if index not in bad]
-            bad.update({good[place]: reason for place, reason in more.items()})
+    def _rows(self, read: Sequence[Any]) -> pa.Table:
+        rows = pa.array(read, self._row)
         table = pa.Table.from_arrays(rows.flatten(), self._names)
-        return Decoded(conform(table, widest_schema(table.schema)), bad)
+        return conform(table, widest_schema(table.schema))
 
-    def _record(self, data: pa.Buffer) -> Any:
+    def _read(self, data: pa.Buffer) -> Any:
         stream = io.BytesIO(data)
         found = schemaless_reader(stream, self._schema, None)
         if stream.tell() != data.size:
@@ -155,15 +145,3 @@ def _without_uuids(schema: Any) -> Any:
     if isinstance(schema, list):
         return [_without_uuids(each) for each in schema]
     return schema
-
-
-def _one_by_one(read: list[Any], row: pa.StructType) -> tuple[pa.StructArray, dict[int, str]]:
-    """Find those that Arrow can't take, such as a decimal with more digits than it announced."""
-    good, bad = [], {}
-    for index, record in enumerate(read):
-        try:
-            pa.array([record], row)
-            good.append(record)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError) as error:
-            bad[index] = shortened(error)
-    return pa.array(good, row), bad

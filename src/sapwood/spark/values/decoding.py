@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,10 @@ FORMATS = ("raw", "json", "avro", "protobuf")
 _FRAME = np.dtype([("magic", "i1"), ("id", ">i4")])
 _FRAME_BYTES = _FRAME.itemsize
 _LONGEST_REASON = 300
+
+# What Arrow says of a value that its type can't hold, such as a decimal with more digits than were
+# announced, or a time too far away; and Protobuf of a text that is none, when it is looked at.
+_NO_VALUES = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError)
 
 
 class WrongSchema(ValueError):
@@ -76,6 +80,41 @@ class Decoder(abc.ABC):
                 there = shown(wider.field(field.name).type)
                 raise CannotWiden(f"{field.name} is {there}, where it was {shown(field.type)}")
         self.columns = wider
+
+
+class OneByOneDecoder(Decoder):
+    """Each value is read alone, and columns are made of all that could be."""
+
+    what: str
+    """What values should be."""
+
+    def _decode(self, values: pa.BinaryArray) -> Decoded:
+        read, places, bad = [], [], {}
+        for index, value in enumerate(values):
+            try:
+                read.append(self._read(value.as_buffer()))
+                places.append(index)
+            # Whatever a reader of strangers' bytes may stumble over.
+            except Exception as error:
+                bad[index] = f"not {self.what}: {shortened(error or type(error).__name__)}"
+        try:
+            return Decoded(self._rows(read), bad)
+        except _NO_VALUES:
+            pass
+        good = []
+        for index, each in zip(places, read, strict=True):
+            try:
+                self._rows([each])
+                good.append(each)
+            except _NO_VALUES as error:
+                bad[index] = shortened(error)
+        return Decoded(self._rows(good), bad)
+
+    @abc.abstractmethod
+    def _read(self, data: pa.Buffer) -> Any: ...
+
+    @abc.abstractmethod
+    def _rows(self, read: Sequence[Any]) -> pa.Table: ...
 
 
 class FramedDecoder(Decoder):

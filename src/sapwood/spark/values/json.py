@@ -22,6 +22,7 @@ from sapwood.spark.values.decoding import (
     FramedDecoder,
     SchemaDecoders,
     ValueFormat,
+    WrongSchema,
     shortened,
 )
 from sapwood.spark.values.names import UnsuitableName, columns_of, fields_of
@@ -29,6 +30,9 @@ from sapwood.spark.values.shapes import are_objects
 
 # Arrow counts bytes in 32 bits.
 _MOST_BYTES = 2**30
+
+# What says that values can't be rows; the last is of names of fields that are no text.
+_NO_ROWS = (pa.ArrowInvalid, CannotWiden, UnsuitableName, UnicodeDecodeError)
 
 _check = msgspec.json.Decoder()
 
@@ -57,7 +61,7 @@ class JsonDecoder(Decoder):
             values = values.filter(pa.array(fine))
         try:
             return Decoded(self._parse(values), bad)
-        except (pa.ArrowInvalid, CannotWiden, UnsuitableName):
+        except _NO_ROWS:
             pass
         places = np.flatnonzero(fine)
         wrong = {index: reason for index in range(len(values)) if (reason := _fault(values[index]))}
@@ -71,7 +75,7 @@ class JsonDecoder(Decoder):
         """Halve until what is bad stands alone."""
         try:
             return Decoded(self._parse(values), {})
-        except (pa.ArrowInvalid, CannotWiden, UnsuitableName) as error:
+        except _NO_ROWS as error:
             if len(values) > 1:
                 half = len(values) // 2
                 return _joined(self._search(values[:half]), self._search(values[half:]), half)
@@ -84,7 +88,7 @@ class JsonDecoder(Decoder):
             if not self._is_given:
                 self._learn(_read(value, pa.schema([]), is_given=False).schema)
                 return Decoded(self._parse(value), {})
-        except (pa.ArrowInvalid, CannotWiden, UnsuitableName) as another:
+        except _NO_ROWS as another:
             error = another
         return nothing._replace(bad={0: shortened(error)})
 
@@ -125,6 +129,10 @@ def make_json_decoder(wanted: ValueFormat, columns: pa.Schema) -> Decoder:
     given = None
     if wanted.schema is not None:
         given = from_bytes(wanted.schema)
+        try:
+            _read(pa.array([b"{}"], pa.binary()), given, is_given=True)
+        except pa.ArrowNotImplementedError as error:
+            raise WrongSchema(shortened(error)) from None
     if wanted.registry is not None:
         return FramedDecoder(columns, _FramedJson(given))
     return JsonDecoder(columns, given)
@@ -183,4 +191,7 @@ def _joined(one: Decoded, other: Decoded, offset: int) -> Decoded:
     """The rows of both, one after the other; the second may know columns that the first didn't."""
     whole = merge_schemas(one.rows.schema, other.rows.schema)
     rows = pa.concat_tables([conform(one.rows, whole), conform(other.rows, whole)])
+    if not whole.names:  # Arrow has forgotten how many there were
+        count = one.rows.num_rows + other.rows.num_rows
+        rows = pa.table([pa.nulls(count)], [""]).select([])
     return Decoded(rows, {**one.bad, **{offset + index: why for index, why in other.bad.items()}})

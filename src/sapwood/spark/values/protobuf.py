@@ -17,6 +17,7 @@ from sapwood.spark.values.decoding import (
     Decoded,
     Decoder,
     FramedDecoder,
+    OneByOneDecoder,
     SchemaDecoders,
     ValueFormat,
     WrongSchema,
@@ -39,8 +40,9 @@ _TYPES = {
 }
 
 
-class ProtobufDecoder(Decoder):
+class ProtobufDecoder(OneByOneDecoder):
     def __init__(self, columns: pa.Schema, message: Descriptor) -> None:
+        self.what = f"a {message.full_name}"
         self._message = message
         self._class = message_factory.GetMessageClass(message)
         fields = pa.schema([(field.name, _type(field, MOST_LEVELS)) for field in message.fields])
@@ -48,15 +50,12 @@ class ProtobufDecoder(Decoder):
         super().__init__(columns)
         self.widen(widest_schema(columns_of(fields)))
 
-    def _decode(self, values: pa.BinaryArray) -> Decoded:
-        read, bad = [], {}
-        for index, value in enumerate(values):
-            try:
-                read.append(self._class.FromString(value.as_py()))
-            except (DecodeError, ValueError) as error:
-                bad[index] = f"not a {self._message.full_name}: {shortened(error)}"
+    def _read(self, data: pa.Buffer) -> Any:
+        return self._class.FromString(data.to_pybytes())
+
+    def _rows(self, read: Sequence[Any]) -> pa.Table:
         columns = [_column(field, read) for field in self._message.fields]
-        return Decoded(pa.Table.from_arrays(columns, self._names), bad)
+        return pa.Table.from_arrays(columns, self._names)
 
 
 class _IndexedDecoder(Decoder):
