@@ -16,7 +16,7 @@ from chaos.cut_off import Outcome as CutOffOutcome
 from chaos.cut_off import cut_off
 from chaos.faults import KINDS
 from chaos.history import History
-from chaos.orphans import CASES, SIX, Storm, cases, six, storm
+from chaos.orphans import CASES, SIX, Storm, cases, six, storm, too_slow
 from chaos.orphans import Outcome as Orphans
 from chaos.report import Report, report
 from chaos.run import ROOT, Options, Say, run, run_directory
@@ -63,6 +63,9 @@ nodes_option = click.option(
 seconds_option = click.option(
     "--seconds", type=float, default=40.0, show_default=True, help="Of faults in each run."
 )
+audit_option = click.option(
+    "--audit", is_flag=True, help="Let Spark judge each run as well, from the log."
+)
 keep_option = click.option("--keep", is_flag=True, help="Keep data and logs of clean runs, too.")
 
 
@@ -79,7 +82,7 @@ def main() -> None:
 @nodes_option
 @seconds_option
 @click.option("--faults", callback=fault_names, help=f"Of {', '.join(KINDS)}.  [what fits]")
-@click.option("--audit", is_flag=True, help="Let Spark judge each run as well, from the log.")
+@audit_option
 @keep_option
 def run_command(
     minutes: float | None,
@@ -110,11 +113,12 @@ def run_command(
 @click.argument("name", type=click.Choice(list(SCENARIOS)))
 @seed_option
 @nodes_option
+@audit_option
 @keep_option
-def scenario(name: str, seed: int | None, nodes: int, keep: bool) -> None:
+def scenario(name: str, seed: int | None, nodes: int, audit: bool, keep: bool) -> None:
     """One of the plans that have a name."""
     seed = random.randrange(1_000_000) if seed is None else seed
-    options = Options(seed, nodes, scenario=name, keep=keep)
+    options = Options(seed, nodes, scenario=name, keep=keep, audit=audit)
     found = tell(options.command, partial(run, options))
     finish(1, [] if found.is_clean else [found.seed])
 
@@ -123,11 +127,12 @@ def scenario(name: str, seed: int | None, nodes: int, keep: bool) -> None:
 @click.option("--minutes", type=float, default=1.0, show_default=True)
 @seed_option
 @nodes_option
+@audit_option
 @keep_option
-def stop_and_go(minutes: float, seed: int | None, nodes: int, keep: bool) -> None:
+def stop_and_go(minutes: float, seed: int | None, nodes: int, audit: bool, keep: bool) -> None:
     """Random nodes stopped with SIGINT and SIGKILL and started again, under load."""
     seed = random.randrange(1_000_000) if seed is None else seed
-    options = Options(seed, nodes, minutes * 60, ("interrupt", "kill"), keep=keep)
+    options = Options(seed, nodes, minutes * 60, ("interrupt", "kill"), keep=keep, audit=audit)
     found = tell(options.command, partial(run, options))
     finish(1, [] if found.is_clean else [found.seed])
 
@@ -139,11 +144,14 @@ def stop_and_go(minutes: float, seed: int | None, nodes: int, keep: bool) -> Non
 @seed_option
 @nodes_option
 @seconds_option
+@audit_option
 @keep_option
-def stress_command(threads: int, seed: int | None, nodes: int, seconds: float, keep: bool) -> None:
+def stress_command(
+    threads: int, seed: int | None, nodes: int, seconds: float, audit: bool, keep: bool
+) -> None:
     """Load without faults, with threads or without."""
     seed = random.randrange(1_000_000) if seed is None else seed
-    options = StressOptions(seed, nodes, seconds, threads, keep=keep)
+    options = StressOptions(seed, nodes, seconds, threads, keep=keep, audit=audit)
     found = tell(options.command, partial(stress, options))
     finish(1, [] if found.is_clean else [found.seed])
 
@@ -162,25 +170,23 @@ def spark_once_command(seed: int | None, seconds: float, drivers: int, keep: boo
 
 
 @main.command("archive-once")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Of the table.  [each in turn]")
+@click.option(
+    "--format", "kinds", multiple=True, type=click.Choice(FORMATS), help="Of the tables.  [all]"
+)
 @seed_option
 @click.option("--seconds", type=float, default=120.0, show_default=True, help="Of faults.")
 @click.option("--drivers", type=int, default=5, show_default=True, help="How many are killed.")
 @keep_option
 def archive_once_command(
-    kind: str | None, seed: int | None, seconds: float, drivers: int, keep: bool
+    kinds: tuple[str, ...], seed: int | None, seconds: float, drivers: int, keep: bool
 ) -> None:
-    """A topic archived into a table; Spark's processes and the nodes are killed."""
+    """A topic archived into tables at once; Spark's processes and the nodes are killed."""
     from chaos.archive_once import ArchiveOptions, archive_once  # needs the extra `spark`
 
     seed = random.randrange(1_000_000) if seed is None else seed
-    kinds = (kind,) if kind else FORMATS
-    failed = []
-    for each in kinds:
-        options = ArchiveOptions(seed, seconds, drivers, format=each)
-        if not tell_outcome(options.command, seed, partial(archive_once, options), keep):
-            failed.append(seed)
-    finish(len(kinds), failed)
+    options = ArchiveOptions(seed, seconds, drivers, formats=kinds or FORMATS)
+    is_clean = tell_outcome(options.command, seed, partial(archive_once, options), keep)
+    finish(1, [] if is_clean else [seed])
 
 
 @main.group("tree")
@@ -261,14 +267,18 @@ def tell_outcome(
 
 def tell_orphans(work: Callable[[Path, Say], Iterable[Orphans]], seed: int) -> None:
     progress = Progress()
-    done, failed = 0, []
+    done, failed, healing_ms = 0, [], list[int]()
     with run_directory(ROOT, seed) as directory:
         for found in work(directory, progress):
             progress.end()
             click.echo(str(found))
             done += 1
+            healing_ms += found.healing_ms
             if not found.is_clean:
                 failed.append(seed)
+        for problem in too_slow(healing_ms):
+            click.echo(problem)
+            failed.append(seed)
         if failed:
             click.echo(f"data and logs are in {directory}")
         else:

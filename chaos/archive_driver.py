@@ -1,4 +1,4 @@
-"""`python -m chaos.archive_driver`: a driver that archives a topic, as a process to be killed."""
+"""`python -m chaos.archive_driver`: a driver that archives a topic, to be killed."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,7 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("tables")
     parser.add_argument("checkpoint")
-    parser.add_argument("--format", required=True)
+    parser.add_argument("--formats", required=True, help="with commas: a stream for each")
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--most", type=int, default=5000, help="rows of a batch")
     options = parser.parse_args()
@@ -29,14 +29,17 @@ def main() -> None:
         .option("includeHeaders", True)
         .load()
     )
-    archive(
-        frame,
-        options.tables,
-        kind=options.format,
-        checkpoint=options.checkpoint,
-        once=False,
-        every_s=0,
-    ).awaitTermination()
+    for kind in options.formats.split(","):
+        archive(
+            frame,
+            Path(options.tables) / kind,
+            kind=kind,
+            name=kind,
+            checkpoint=str(Path(options.checkpoint) / kind),
+            once=False,
+            every_s=0,
+        )
+    spark.streams.awaitAnyTermination()
 
 
 if __name__ == "__main__":

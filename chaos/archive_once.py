@@ -1,7 +1,7 @@
-"""`archive` into a table of any format while its processes and the brokers' nodes are killed.
+"""`archive` into tables of all formats while its processes and the brokers' nodes are killed.
 
-As `spark_once`, with a table in the place of the second topic. It is read as others read it: the
-numbers of the topic are in it, each once.
+As `spark_once`, with tables in the place of the second topic, one for each format, all archived by
+the same driver. They are read as others read them: the numbers of the topic are in each, once.
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,13 @@ TOPIC = "in"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions(Options):
-    format: str
+    formats: tuple[str, ...]
 
     @property
     def command(self) -> str:
+        formats = "".join(f"--format {each} " for each in self.formats)
         return (
-            f"python -m chaos archive-once --format {self.format} --seed {self.seed} "
+            f"python -m chaos archive-once {formats}--seed {self.seed} "
             f"--seconds {self.seconds:g} --drivers {self.drivers}"
         )
 
@@ -36,27 +37,34 @@ class ArchiveRun(Run):
 
     def __init__(self, options: ArchiveOptions, directory: Path, say: Say) -> None:
         super().__init__(options, directory, say)
-        self._format = options.format
+        self._formats = options.formats
         self._tables = directory / "tables"
 
     def _arguments(self) -> list[str]:
         where = [self._cluster.bootstrap, TOPIC, str(self._tables), str(self._checkpoint)]
-        return [*where, "--format", self._format]
+        return [*where, "--formats", ",".join(self._formats)]
 
-    def _found(self) -> dict[bytes, list[int]]:
-        """By key, and in the order of the log: rows of a table have none of their own."""
-        rows = _read(self._tables, self._format)
-        found: dict[bytes, list[int]] = {}
-        if rows is not None:
-            rows = rows.sort_by([("partition", "ascending"), ("offset", "ascending")])
-            keys, values = rows.column("key").to_pylist(), rows.column("value").to_pylist()
-            for key, value in zip(keys, values, strict=True):
-                found.setdefault(key, []).append(int(value))
-        return found
+    def _checkpoints(self) -> list[Path]:
+        return [self._checkpoint / each for each in self._formats]
+
+    def _found(self) -> dict[str, dict[bytes, list[int]]]:
+        return {each: _numbers(self._tables / each, each) for each in self._formats}
 
 
 def archive_once(options: ArchiveOptions, directory: Path, say: Say = lambda _: None) -> Outcome:
     return ArchiveRun(options, directory, say).go()
+
+
+def _numbers(tables: Path, kind: str) -> dict[bytes, list[int]]:
+    """By key, and in the order of the log: rows of a table have none of their own."""
+    rows = _read(tables, kind)
+    found: dict[bytes, list[int]] = {}
+    if rows is not None:
+        rows = rows.sort_by([("partition", "ascending"), ("offset", "ascending")])
+        keys, values = rows.column("key").to_pylist(), rows.column("value").to_pylist()
+        for key, value in zip(keys, values, strict=True):
+            found.setdefault(key, []).append(int(value))
+    return found
 
 
 def _read(tables: Path, kind: str) -> pa.Table | None:

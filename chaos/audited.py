@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from chaos.brief_spark import OPTIONS
 from chaos.checkers import Problem
 from chaos.history import FILE_NAME
 
@@ -24,7 +25,7 @@ def audited(directory: Path, bootstrap: str, topics: Iterable[str]) -> list[Prob
             *(sys.executable, "-m", "sapwood", "pipeline", "run", "audit", "--quiet"),
             *("--topics", ",".join(topics), "--numbering", "history"),
             *("--receipts", str(directory / FILE_NAME), "--output", str(output)),
-            *("--bootstrap", bootstrap, "--dir", str(output)),
+            *("--bootstrap", bootstrap, "--dir", str(output), *OPTIONS),
         ],
         stdin=subprocess.DEVNULL,
         capture_output=True,

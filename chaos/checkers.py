@@ -19,6 +19,8 @@ Records = list[tuple[int, str]]  # (offset, value), as they were read
 AFTER_PAUSE_S = 30.0
 # Faults that destroy a copy: with a single replica nobody else has it.
 DAMAGING = {"flip", "flip-running"}
+# During which no client may be refused anything: everything that is moved is moved under way.
+GENTLE = {"add", "drain", "join", "empty"}
 
 
 class Problem(NamedTuple):
@@ -304,8 +306,11 @@ def fatal(history: History) -> list[Problem]:
 
 
 def refused(history: History) -> list[Problem]:
-    """Without a single fault, a record that a client couldn't get stored."""
-    if history.faults:
+    """A record that a client couldn't get stored though no node was taken from it.
+
+    Its library tries again without an end: what it tells is what it doesn't try again.
+    """
+    if {it.name for it in history.faults} - GENTLE:
         return []
     return [
         Problem("refused", _at((it.topic, it.partition)), f"{it.value}: {it.error or 'no answer'}")

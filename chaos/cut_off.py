@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ class Outcome:
         return f"{answers}; {most}; {self.arrived} arrived; {verdict}"
 
 
-class Sender:
+class Sender(ABC):
     """Numbers its messages, and notes what it was answered to each."""
 
     def __init__(self, name: str, stop: threading.Event) -> None:
@@ -86,8 +87,8 @@ class Sender:
             self._send(number)
             number += 1
 
-    def _send(self, number: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _send(self, number: int) -> None: ...
 
 
 class LineSender(Sender):

@@ -25,7 +25,10 @@ class SmallDisk:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(place)]
         done = subprocess.run(mount, capture_output=True, text=True)
         if done.returncode:
-            raise NoSmallDisk(f"a small disk can't be made, run as root: {done.stderr.strip()}")
+            reason = " ".join(done.stderr.split())
+            raise NoSmallDisk(
+                f"a full disk is a small tmpfs: mounting it needs root or `unshare -rm` ({reason})"
+            )
 
     def fill(self) -> None:
         path = self._place / BALLAST

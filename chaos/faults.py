@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from chaos.disk import flip
@@ -11,6 +11,7 @@ from chaos.target import Target
 
 DIRECTIONS: tuple[Direction, ...] = ("both", "forth", "back")
 MOST_NODES = 5
+REFILL_DELAY_MS = 100
 
 
 @dataclass(slots=True)
@@ -20,6 +21,8 @@ class Struck:
     nodes: list[int]
     end: Callable[[], None] = lambda: None
     about: dict[str, Any] | None = None
+    found: dict[str, Any] = field(default_factory=dict)
+    """What showed by its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Strike:
         self.target = target
         self.chance = random.Random(seed)
         self._aim = aim
-        self._partitions = partitions
+        self.partitions = partitions
 
     def victim(self) -> int | None:
         up = self.target.up
@@ -53,7 +56,7 @@ class Strike:
             return self._aim if self._aim in up else None
         wanted = -1
         if self._aim == "leader":
-            wanted = self.target.leader(*self.chance.choice(self._partitions))
+            wanted = self.target.leader(*self.chance.choice(self.partitions))
         elif self._aim == "controller":
             wanted = self.target.controller()
         by_chance = self.chance.choice(up) if up else None
@@ -192,6 +195,61 @@ def _drain(strike: Strike) -> Struck | None:
     return Struck([node], undrain)
 
 
+def _join(strike: Strike) -> Struck | None:
+    """It ends when the new node has its share, or should have had it long ago."""
+    struck = _add(strike)
+    if struck is not None:
+        found, (node,) = struck.found, struck.nodes
+
+        def settle() -> None:
+            shares = strike.target.await_shares(
+                lambda held: node in held and max(held.values()) - min(held.values()) <= 1
+            )
+            found["shares"] = {str(each): count for each, count in shares.items()}
+
+        struck.end = settle
+    return struck
+
+
+def _empty(strike: Strike) -> Struck | None:
+    """A node is drained until it holds nothing, or should long have held nothing."""
+    struck = _drain(strike)
+    if struck is not None:
+        undrain, found, (node,) = struck.end, struck.found, struck.nodes
+
+        def settle() -> None:
+            found["left"] = strike.target.await_shares(lambda held: held.get(node) == 0).get(node)
+            undrain()
+
+        struck.end = settle
+    return struck
+
+
+def _refill(strike: Strike) -> Struck | None:
+    """A node's data is gone, and while it is filled again, over slow links, a leader dies."""
+    target, node = strike.target, strike.victim()
+    if node is None:
+        return None
+    others = [other for other in target.nodes if other != node]
+    ends = target.committed(others)
+    ends = {key: end for key, end in ends.items() if key in strike.partitions}
+    target.wipe(node)
+    mend = target.slow(node, others, REFILL_DELAY_MS)
+    target.start(node)
+    place = target.await_refilling(node, ends)
+    leader = target.leader(*place) if place is not None else -1
+    if place is None or leader not in others:
+        return Struck([node], mend, {"missing": 0})
+    target.kill(leader)
+    missing = target.lacks(node, ends).get(place, 0)
+
+    def end() -> None:
+        target.start(leader)
+        mend()
+
+    return Struck([node], end, {"leader": leader, "missing": missing})
+
+
 KINDS: dict[str, Kind] = {
     "kill": Kind(_stopping(Target.kill), (0.05, 8)),
     "pause": Kind(_pause, (1, 60)),
@@ -207,10 +265,14 @@ KINDS: dict[str, Kind] = {
     "add": Kind(_add, (1, 2), least_nodes=3),
     "drain": Kind(_drain, (5, 20), least_nodes=3),
     "fill": Kind(_fill, (4, 15), needs="small disk"),
+    "join": Kind(_join, (1, 2), least_nodes=3),
+    "empty": Kind(_empty, (1, 2), least_nodes=3),
+    "refill": Kind(_refill, (2, 4), least_nodes=3, harms_disk=True, needs="links"),
 }
 # A node trusts what it has written or checked itself since it started, so this one isn't noticed
 # before the next start: it is there to be asked for.
-UNUSUAL = {"flip-running"}
+# These three are for scenarios: what they bring about has to be so when they are over.
+UNUSUAL = {"flip-running", "join", "empty", "refill"}
 
 
 def usual(nodes: int) -> list[str]:

@@ -1,6 +1,6 @@
 """How long acknowledgements stayed away around each fault: measured, not judged.
 
-How long is too long depends on the fault and on the machine.
+How long is too long depends on the fault and on the machine; `promises` judges where it is known.
 """
 
 import statistics

@@ -12,6 +12,7 @@ read     records at consecutive offsets, the first at `offset`: client, topic, p
 end      where a partition ends (ListOffsets, latest): client, topic, partition, at, done,
          outcome, offset, node, error
 copy     like read, of one node's own replica after healing: node, topic, partition, offset, values
+mended   a damaged copy that a node has put aside and filled again: node, topic, partition
 offline  a partition that couldn't be read at the end: node, topic, partition, reason
 fault    name, nodes, at, done, about (free form)
 trouble  what a client was told beside its operations: client, at, error, fatal
@@ -108,6 +109,12 @@ class Offline(_Line, kw_only=True):
     reason: str
 
 
+class Mended(_Line, kw_only=True):
+    node: int
+    topic: str
+    partition: int
+
+
 class Fault(_Line, kw_only=True):
     name: str
     nodes: list[int]
@@ -123,7 +130,7 @@ class Trouble(_Line, kw_only=True):
     fatal: bool = False
 
 
-Line = Start | Send | Read | End | Copy | Offline | Fault | Trouble
+Line = Start | Send | Read | End | Copy | Mended | Offline | Fault | Trouble
 
 
 class Recorder:
@@ -202,6 +209,7 @@ class History:
         self.reads: list[Read] = []
         self.ends: list[End] = []
         self.copies: list[Copy] = []
+        self.mended: list[Mended] = []
         self.offline: list[Offline] = []
         self.faults: list[Fault] = []
         self.troubles: list[Trouble] = []
@@ -222,6 +230,8 @@ class History:
                 self.ends.append(line)
             case Copy():
                 self.copies.append(line)
+            case Mended():
+                self.mended.append(line)
             case Offline():
                 self.offline.append(line)
             case Fault():

@@ -17,6 +17,7 @@ FIRST_S = 2.0
 REST_S = (0.5, 5.0)
 OVERLAPPING = 0.25
 HEALTH_PATIENCE_S = 20.0
+WAIT_S = 0.2
 AIMS = ("leader", "leader", "controller", "any")
 
 
@@ -116,7 +117,10 @@ class Nemesis(threading.Thread):
     def _begin(self, step: Step) -> None:
         kind = KINDS[step.name]
         if (kind.harms_disk or step.when_whole) and not self._all_is_whole():
-            self.left_out += 1
+            if step.when_whole:  # it waits, as long as the run does
+                self._schedule(self._now_s + WAIT_S, lambda: self._begin(step))
+            else:
+                self.left_out += 1
             return
         at = self._recorder.now()
         aim: str | int = step.aim
@@ -139,6 +143,7 @@ class Nemesis(threading.Thread):
         if struck is None or fault is None:
             return
         struck.end()
+        fault.about |= struck.found
         fault.done = self._recorder.now()
         self._recorder.add(fault)
         self.done += 1

@@ -11,6 +11,7 @@ import msgspec
 from chaos.checkers import Problem, judge
 from chaos.gaps import Gap, by_fault, gaps
 from chaos.history import History
+from chaos.promises import overlaps, promised
 
 EXAMPLES = 5
 
@@ -29,6 +30,7 @@ class Report:
     faults: dict[str, int]
     problems: dict[str, list[Problem]]
     gaps: list[Gap]
+    remarks: list[str]
     troubles: list[tuple[str, int]]
     """What clients were told, most frequent first; normal under faults."""
     directory: str = ""
@@ -60,6 +62,7 @@ class Report:
             f"worst {it.worst_s:.2f} s ({it.faults})"
             for it in by_fault(self.gaps)
         ]
+        rows += [f"  {remark}" for remark in self.remarks]
         for name, problems in self.problems.items():
             rows += [f"  {problem}" for problem in problems[:EXAMPLES]]
             if len(problems) > EXAMPLES:
@@ -95,8 +98,9 @@ def report(
         records_read=sum(len(it.values) for it in history.reads),
         ends_told=sum(it.outcome == "ok" for it in history.ends),
         faults=dict(Counter(it.name for it in history.faults)),
-        problems={**judge(history), **(judged or {})},
+        problems={**judge(history), **promised(history), **(judged or {})},
         gaps=gaps(history),
+        remarks=overlaps(history),
         troubles=Counter(it.error for it in history.troubles).most_common(20),
         directory=str(directory or ""),
         command=command,

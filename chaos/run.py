@@ -16,7 +16,7 @@ from chaos.audited import audited
 from chaos.copies import record_copies
 from chaos.disk import sweep
 from chaos.faults import KINDS, usual
-from chaos.history import FILE_NAME, History, Recorder
+from chaos.history import FILE_NAME, History, Mended, Recorder
 from chaos.nemesis import Nemesis, plan
 from chaos.probes import Probe
 from chaos.producers import Producers
@@ -63,6 +63,7 @@ class Options:
         if self.scenario:
             return (
                 f"python -m chaos scenario {self.scenario} --seed {self.seed} --nodes {self.nodes}"
+                f"{' --audit' if self.audit else ''}"
             )
         faults = f" --faults {','.join(self.faults)}" if self.faults else ""
         return (
@@ -85,7 +86,8 @@ def run(options: Options, say: Say = lambda _: None) -> Report:
     if any(kind.needs == "small disk" for kind in kinds):
         small_disk = chance.randrange(options.nodes)
         shape = shape.filling()
-    about = {**shape.about(), "plan": [asdict(step) for step in steps]}
+    planned = [asdict(step) for step in steps]
+    about = {**shape.about(), "scenario": options.scenario, "plan": planned}
     with run_directory(options.root, options.seed) as directory:
         replicas = min(3, options.nodes)
         with (
@@ -178,6 +180,9 @@ class _Work:
             while self._producers.waiting and time.monotonic() < deadline:
                 self._tell("waiting for the last acknowledgements", say)
                 time.sleep(EVERY_S)
+            if (unanswered := self._producers.waiting) and not self._hopeless():
+                places = ", ".join(f"{topic}-{index}" for topic, index in sorted(unanswered))
+                raise Unhealed(f"records that nobody acknowledged in {patience_s:g} s: {places}")
             self._target.await_health(HEAL_PATIENCE_S)
         except Unhealed as error:
             self._target.complain("cluster", str(error))
@@ -193,6 +198,8 @@ class _Work:
         patience_s = HOPELESS_PATIENCE_S if self._hopeless() else READ_PATIENCE_S
         ends = read_finally(self._recorder, self._target.bootstrap, self._partitions, patience_s)
         record_copies(self._recorder, self._target, ends, patience_s)
+        for node, topic, partition in self._target.mended():
+            self._recorder.add(Mended(node=node, topic=topic, partition=partition))
 
     def _hopeless(self) -> bool:
         return len(self._target.nodes) == 1 and bool(self._target.offline())

@@ -43,15 +43,11 @@ def _power(chance: random.Random) -> tuple[Shape, list[Step]]:
 
 
 def _refill(chance: random.Random) -> tuple[Shape, list[Step]]:
-    """A node's data is gone, and a leader dies while it is filled again."""
-    steps = []
-    for i in range(3):
-        at_s = FIRST_S + 15 * i
-        steps += [
-            Step(at_s, "wipe", 0.2, "any", chance.getrandbits(32)),
-            Step(at_s + 0.8, "kill", 3.0, "leader", chance.getrandbits(32)),
-        ]
-    return replace(steady(), size_bytes=1000), steps
+    """A node's data is gone, and a leader dies while it is filled again, with much to come."""
+    steps = [
+        Step(FIRST_S + 5 + 15 * i, "refill", 3.0, "any", chance.getrandbits(32)) for i in range(3)
+    ]
+    return replace(steady(), size_bytes=4000), steps
 
 
 def _damage(chance: random.Random) -> tuple[Shape, list[Step]]:
@@ -64,15 +60,15 @@ def _damage(chance: random.Random) -> tuple[Shape, list[Step]]:
 def _grow(chance: random.Random) -> tuple[Shape, list[Step]]:
     """Another node joins sixty partitions under load, and one of the first is drained."""
     steps = [
-        Step(FIRST_S, "add", 1.0, "any", chance.getrandbits(32)),
-        Step(FIRST_S + 10, "drain", 20.0, "any", chance.getrandbits(32), True),
+        Step(FIRST_S, "join", 1.0, "any", chance.getrandbits(32)),
+        Step(FIRST_S + 10, "empty", 1.0, "any", chance.getrandbits(32), True),
     ]
     return replace(steady(), topics={"t0": 60}, window=10), steps
 
 
 SCENARIOS: dict[str, Scenario] = {
     "leader-kills": _leaders("kill", 2.0, 20, 5.0),
-    "leader-pauses": _leaders("pause", 10.0, 6, 14.0),
+    "leader-pauses": _leaders("pause", 10.0, 20, 14.0),
     "majority": _majority,
     "power": _power,
     "refill": _refill,

@@ -18,17 +18,16 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
+from chaos import brief_spark
 from sapwood.spark.session import build_session
 from sapwood.spark.sink import StreamWriter
 from sapwood.spark.sink_options import read_sink_options
 from sapwood.spark.source import SapwoodSource
 
 SETTINGS = {
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    **brief_spark.SETTINGS,
+    "spark.executor.extraJavaOptions": brief_spark.JVM,
     "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-    "spark.sql.codegen.wholeStage": "false",
     # Whoever is killed is made anew, as often as it takes.
     "spark.task.maxFailures": "1000",
     "spark.deploy.maxExecutorRetries": "-1",

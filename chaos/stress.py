@@ -23,6 +23,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from chaos.audited import audited
 from chaos.copies import record_copies
 from chaos.history import End, History, Recorder, Send, Trouble, from_the_wire, on_the_wire
 from chaos.readers import Partition, read_finally, record_reads
@@ -46,12 +47,14 @@ class Options:
     """0: no threads; a few workers take turns."""
     root: Path = ROOT
     keep: bool = False
+    audit: bool = False
 
     @property
     def command(self) -> str:
         return (
             f"python -m chaos stress --seed {self.seed} --nodes {self.nodes} "
             f"--seconds {self.seconds:g} --threads {self.threads}"
+            f"{' --audit' if self.audit else ''}"
         )
 
 
@@ -85,7 +88,11 @@ def stress(options: Options, say: Say = lambda _: None) -> Report:
             record_copies(recorder, target, ends, READ_PATIENCE_S)
             recorder.close()
             say("judging")
-            found = report(History.load(directory), directory=directory, command=options.command)
+            judged = {}
+            if options.audit:
+                judged["audit"] = audited(directory, target.bootstrap, shape.topics)
+            history = History.load(directory)
+            found = report(history, directory=directory, command=options.command, judged=judged)
         settle(found, directory, keep=options.keep)
     return found
 

@@ -1,10 +1,11 @@
 """The cluster under test: its processes, their files, and the ways between them and to clients."""
 
+import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -18,13 +19,20 @@ from sapwood.cluster import Unhealthy
 from sapwood.node import secret
 from sapwood.node.asking import NoAnswer as NodeAway
 from sapwood.node.asking import NodeConnection
+from sapwood.replica.replicas import DAMAGED
+from sapwood.wire.codec import Struct
 from sapwood.wire.errors import KafkaError
 
 STOP_TIMEOUT_S = 30.0
 EVERY_S = 0.05
 SMALL_DISK_MIB = 256
 DRAIN_PATIENCE_S = 30.0
+MOVING_PATIENCE_S = 90.0
+REFILLING_PATIENCE_S = 20.0
 LAST_LINES = 5
+
+
+Place = tuple[str, int]
 
 
 class Unhealed(Exception):
@@ -176,6 +184,55 @@ class Target:
             ]
         return found
 
+    def mended(self) -> list[tuple[int, str, int]]:
+        """(node, topic, partition) of each damaged copy that was put aside, to be filled again."""
+        found = []
+        for node in self.nodes:
+            for path in sorted(self.files(node).glob(f"logs/*{DAMAGED}*")):
+                topic, _, partition = path.name.partition(".")[0].rpartition("-")
+                found.append((node, topic, int(partition)))
+        return found
+
+    def committed(self, nodes: Iterable[int]) -> dict[Place, int]:
+        """Up to where the newest of these nodes knows each partition to be."""
+        found: dict[Place, int] = {}
+        for it in self._replicas(nodes):
+            key = it.topic, it.partition
+            found[key] = max(found.get(key, 0), it.high_watermark)
+        return found
+
+    def lacks(self, node: int, ends: dict[Place, int]) -> dict[Place, int]:
+        """Of the partitions that it has begun to fill, how many offsets it hasn't got yet."""
+        has = {(it.topic, it.partition): it.log_end for it in self._replicas([node])}
+        return {key: end - has[key] for key, end in ends.items() if has.get(key, end) < end}
+
+    def await_refilling(self, node: int, ends: dict[Place, int]) -> Place | None:
+        """Where it lacks most, as soon as it has begun; None if it is never seen to lack any."""
+        deadline = time.monotonic() + REFILLING_PATIENCE_S
+        while time.monotonic() < deadline:
+            if lacks := self.lacks(node, ends):
+                return max(lacks, key=lacks.__getitem__)
+            time.sleep(EVERY_S)
+        return None
+
+    def _replicas(self, nodes: Iterable[int]) -> Iterator[Struct]:
+        words = secret.read(self._cluster.layout.secret_file)
+        for node in nodes:
+            with (
+                contextlib.suppress(NodeAway, KafkaError),
+                NodeConnection(self.address(node), words) as connection,
+            ):
+                yield from connection.describe_replicas()
+
+    def _shares(self) -> tuple[dict[int, int], bool]:
+        for node in self.up:
+            try:
+                status = self._cluster.status(node)
+            except NodeAway:
+                continue
+            return {it.node_id: it.replicas for it in status.nodes}, status.reassigning > 0
+        return {}, True
+
     def describe(self) -> dict[str, object]:
         """What each node says of itself and of its replicas, to be looked at by people."""
         words = secret.read(self._cluster.layout.secret_file)
@@ -264,6 +321,15 @@ class Target:
         if done:
             self._drained.add(node)
         return done
+
+    def await_shares(self, is_so: Callable[[dict[int, int]], bool]) -> dict[int, int]:
+        """How many replicas each node holds, when that is so and nothing moves any more."""
+        deadline = time.monotonic() + MOVING_PATIENCE_S
+        while True:
+            held, is_moving = self._shares()
+            if (is_so(held) and not is_moving) or time.monotonic() > deadline:
+                return held
+            time.sleep(EVERY_S)
 
     def undrain(self, node: int) -> bool:
         done = self._order(lambda connection: connection.undrain(node))

@@ -6,10 +6,15 @@ Not all kinds at once: what one kind provokes another one may hide.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from sapwood.broker.store import MetadataStore
+from sapwood.metadata.registry import change_node
+from sapwood.wire.errors import KafkaError
 from sim.clock import LARGEST_JUMP_S
+from sim.edges import SimEdge
 from sim.loop import Process
 from sim.network import Weather, ring, split
 from sim.node import SimNode
@@ -25,6 +30,16 @@ UNBEARABLE = ("forgotten pages", "flipped bit", "wipe")
 """For a node on its own."""
 
 
+DRAIN = "drain"
+NODES_TO_MOVE_AMONG = 4
+"""With three replicas each, fewer nodes leave a replica nowhere to go."""
+UNDRAINED_S = 30.0
+LOST_CLOCKS = "power cut that clocks don't survive"
+MOVES = 0.5
+RARE = 0.2
+"""The share of seeds that have it, drawn for itself: else every seed would be another one."""
+
+
 class Nemesis:
     """Makes faults for a while, and then makes good."""
 
@@ -37,6 +52,7 @@ class Nemesis:
         *,
         only: Sequence[str] = (),
         also: Sequence[str] = (),
+        edges: Sequence[SimEdge] = (),
     ) -> None:
         self.counts: dict[str, int] = {}
         self._world = world
@@ -65,22 +81,41 @@ class Nemesis:
             "wipe": self._wipe,
             "full disk": self._full_disk,
             "clock": self._clock,
+            LOST_CLOCKS: self._lost_clocks,
         }
+        if len(nodes) >= NODES_TO_MOVE_AMONG:
+            self._all[DRAIN] = self._drain
+        self._edges = edges
+        if edges:
+            self._all["crash of edges"] = self._crash_edges
+            self._all["restart of an edge"] = self._restart_edge
+            self._all["power cut of an edge"] = self._power_cut_edge
         check_faults(only, self._all)
         self.kinds = list(only) or [*self._some_kinds(), *also]
         self._running: list[asyncio.Task[None]] = []
         for node in nodes:
             node.restart_after_s = lambda node=node: self._restart_delay(node)
+        for edge in edges:
+            edge.restart_after_s = self._some_delay
 
     def _some_kinds(self) -> list[str]:
         kinds = [kind for kind in self._all if len(self._nodes) > 2 or kind not in UNBEARABLE]
-        return self._chance.sample(kinds, self._chance.randint(2, len(kinds)))
+        for kind in (LOST_CLOCKS, DRAIN):
+            if kind in kinds:
+                kinds.remove(kind)
+        some = self._chance.sample(kinds, self._chance.randint(2, len(kinds)))
+        if DRAIN in self._all and self._world.random("drain").random() < MOVES:
+            some.append(DRAIN)
+        return [*some, LOST_CLOCKS] if self._world.random("clocks").random() < RARE else some
 
     def _restart_delay(self, node: SimNode) -> float:
         if node is self._victim and node.failure is not None and "damaged" in node.failure:
             # A log or a journal without which a node can't know what it has promised: its
             # operator empties the directory, and it joins anew.
             node.machine.wipe()
+        return self._some_delay()
+
+    def _some_delay(self) -> float:
         return self._chance.uniform(0.02, self._chance.choice([0.1, 1.0, 4.0]))
 
     def _duration(self, most_s: float) -> float:
@@ -126,6 +161,42 @@ class Nemesis:
             # There may be nobody left to refill them from: their operators restart them.
             for node in offline:
                 node.stop()
+        end = asyncio.get_running_loop().time() + UNDRAINED_S
+        while self._drained() and asyncio.get_running_loop().time() < end:
+            for node in self._nodes:
+                self._order(node, draining=False)
+            await asyncio.sleep(1.0)
+
+    # -- the operator --------------------------------------------------------------------------
+
+    async def _drain(self, node: SimNode) -> None:
+        """Its replicas move elsewhere, and back: perhaps before the first have arrived."""
+        self._order(node, draining=True)
+        await asyncio.sleep(self._duration(20.0))
+        held = sum(any(it.node == node.node_id for it in p.voters) for p in node.partitions())
+        self._world.trace.note(f"{node.machine.name} votes on {held} partitions by now")
+        self._order(node, draining=False)
+
+    def _order(self, node: SimNode, *, draining: bool) -> None:
+        """Of everybody: whoever is the controller does it, if there is one just now."""
+        for each in self._nodes:
+            broker, process = each.broker, each.machine.process
+            if broker is not None and process is not None:
+                process.spawn(self._obey(broker.state.store, node.node_id, draining))
+
+    async def _obey(self, store: MetadataStore, node_id: int, draining: bool) -> None:
+        with contextlib.suppress(KafkaError):
+            async with store.changing() as image:
+                await store.commit(change_node(image, node_id, draining=draining))
+            self._world.trace.note(f"node {node_id} is {'' if draining else 'un'}drained")
+
+    def _drained(self) -> bool:
+        return any(
+            known.draining
+            for node in self._nodes
+            if node.broker is not None
+            for known in node.broker.state.image.nodes.values()
+        )
 
     # -- the node ------------------------------------------------------------------------------
 
@@ -138,6 +209,12 @@ class Nemesis:
     async def _power_cut_of_all(self, node: SimNode) -> None:
         for each in self._nodes:
             each.machine.power_cut()
+
+    async def _lost_clocks(self, node: SimNode) -> None:
+        """All start again with clocks that are back, like hosts without a battery for theirs."""
+        await self._power_cut_of_all(node)
+        for each in self._nodes:
+            each.machine.clock.jump(-self._chance.uniform(0, LARGEST_JUMP_S))
 
     async def _crash_at_step(self, node: SimNode) -> None:
         node.machine.order_crash(self._chance.randint(1, 60), power=False)
@@ -170,6 +247,19 @@ class Nemesis:
             clock.jump(self._chance.uniform(-LARGEST_JUMP_S, LARGEST_JUMP_S))
         else:
             clock.set_drift(self._chance.uniform(-0.2, 0.2))
+
+    # -- the tree ------------------------------------------------------------------------------
+
+    async def _crash_edges(self, node: SimNode) -> None:
+        """One, or several at once: then those below them have to look further."""
+        for edge in self._chance.sample(self._edges, self._chance.randint(1, len(self._edges))):
+            edge.machine.crash()
+
+    async def _restart_edge(self, node: SimNode) -> None:
+        self._chance.choice(self._edges).stop()
+
+    async def _power_cut_edge(self, node: SimNode) -> None:
+        self._chance.choice(self._edges).machine.power_cut()
 
     # -- the network ---------------------------------------------------------------------------
 

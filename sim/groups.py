@@ -14,7 +14,7 @@ from sapwood.client.procedures import Procedure, Wait, wait_for
 from sapwood.wire.errors import ErrorCode, KafkaError
 from sim.invariants import Invariant, Judges, Sent, Violation
 from sim.loop import SimLoop
-from sim.seats import ClassicSeat, ConsumerSeat, Seat
+from sim.seats import ClassicSeat, ConsumerSeat, Seat, Share
 from sim.workload import PAUSE_S, Actor, Shape, SimClient, Workload, batches
 from sim.world import World
 
@@ -183,15 +183,17 @@ class GroupMember(Actor):
                 self._judge.told(name, (self._group, key), found[key].offset, known)
             fetcher = core.fetch({key: max(0, found[key].offset) for key in owned}, {})
             try:
-                yield from self._serve(client, seat, fetcher, end_ms)
+                yield from self._serve(client, seat, share, fetcher, end_ms)
             finally:
                 core.stop_fetching(fetcher, client.now_ms())
 
     def _serve(
-        self, client: SimClient, seat: Seat, fetcher: Fetcher, end_ms: float
+        self, client: SimClient, seat: Seat, share: Share, fetcher: Fetcher, end_ms: float
     ) -> Procedure[None]:
-        """One that was asleep goes on with what it has before it notices anything."""
-        share = seat.share
+        """For as long as the share is the one that it fetches.
+
+        One that was asleep goes on with what it has before it notices anything.
+        """
         while seat.share == share:
             if (chunk := fetcher.take()) is not None:
                 chunks = [chunk]

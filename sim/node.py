@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from pathlib import Path
@@ -39,22 +40,17 @@ class NotStarted(Exception):
     """A request came in before the broker was there."""
 
 
-class SimNode:
-    def __init__(self, world: World, node_id: int, *, founds: bool, is_told: bool) -> None:
+class SimServer(ABC):
+    """A program on a machine of its own, which dies and is started again by its supervisor."""
+
+    def __init__(self, world: World, name: str) -> None:
         self.world = world
-        self.node_id = node_id
-        self.machine = world.machine(f"node{node_id}")
-        self.address = f"{self.machine.name}:{PORT}"
-        self.others: list[str] = []
-        """Where it may ask to be taken in."""
+        self.machine = world.machine(name)
+        self.address = f"{name}:{PORT}"
         self.failure: str | None = None
         """Why the last start didn't succeed."""
         self.restart_after_s: Callable[[], float] | None = None
         """How long its supervisor takes to start it again, if it has one."""
-        self._founds = founds
-        self._is_told = is_told
-        """Whether each start tells it where others may be, as `sapwood up` does."""
-        self._broker: Broker | None = None
         self._server: Server | None = None
 
     @property
@@ -65,23 +61,16 @@ class SimNode:
     def serves(self) -> bool:
         return self.runs and self._server is not None
 
-    @property
-    def broker(self) -> Broker | None:
-        """Once it has recovered what it had."""
-        return self._broker if self.runs else None
+    @abstractmethod
+    async def _assemble(self, process: Process) -> Server:
+        """Start all that it consists of."""
 
-    def partitions(self) -> Iterator[Partition]:
-        """What it holds, if it runs."""
-        if (broker := self.broker) is not None:
-            yield from broker.state.replicas
-
-    def offline(self) -> list[tuple[str, int, str]]:
-        return [] if self.broker is None else self.broker.offline_partitions()
-
-    # -- life and death ------------------------------------------------------------------------
+    @abstractmethod
+    async def _take_apart(self, server: Server) -> None:
+        """In good order; OSError if that can't be."""
 
     def start(self) -> None:
-        self._broker = self._server = None
+        self._server = None
         self.failure = None
         process = self.machine.begin()
         self.world.trace.note(f"{self.machine.name} starts")
@@ -99,26 +88,7 @@ class SimNode:
 
     async def _start(self, process: Process) -> None:
         try:
-            server = Server(
-                _not_started,
-                [Listener(host=self.machine.name, port=PORT)],
-                Limits(),
-                secret=SECRET,
-                entropy=self.machine.entropy,
-            )
-            await server.bind()
-            who = await self._identity(server.advertised())
-            server.gate.node_id = who.node_id
-            places = Places({}, {node: parse_address(it) for node, it in who.members.items()})
-            broker = self._assembled(who, server, places)
-            await broker.start()
-            self._broker = broker
-            if self._is_told:
-                process.spawn(self._follow_hints(who.node_id, broker, places))
-            server.handler = broker.handle
-            await server.start()
-            await broker.enter()
-            self._learn_cluster(who, broker)
+            server = await self._assemble(process)
         except Crashed:
             raise
         except Exception as error:
@@ -129,6 +99,92 @@ class SimNode:
             self._server = server
             self.world.trace.note("ready")
 
+    async def _listening(self) -> Server:
+        server = Server(
+            _not_started,
+            [Listener(host=self.machine.name, port=PORT)],
+            Limits(),
+            secret=SECRET,
+            entropy=self.machine.entropy,
+        )
+        await server.bind()
+        return server
+
+    def stop(self) -> None:
+        """In good order, if it is that far; it may be killed half-way."""
+        process = self.machine.process
+        if process is not None and process.alive:
+            self.world.trace.note(f"{self.machine.name} is asked to stop")
+            if self._server is not None:
+                process.spawn(self._stop(process))
+            else:
+                process.kill()
+
+    async def _stop(self, process: Process) -> None:
+        if self._server is not None:
+            server, self._server = self._server, None
+            try:
+                await self._take_apart(server)
+            except OSError as error:
+                self.world.trace.note(f"stop failed: {error}")
+            else:
+                self.world.trace.note("stopped")
+            process.kill()
+
+
+class SimNode(SimServer):
+    def __init__(self, world: World, node_id: int, *, founds: bool, is_told: bool) -> None:
+        super().__init__(world, f"node{node_id}")
+        self.node_id = node_id
+        self.others: list[str] = []
+        """Where it may ask to be taken in."""
+        self._founds = founds
+        self._is_told = is_told
+        """Whether each start tells it where others may be, as `sapwood up` does."""
+        self._broker: Broker | None = None
+
+    @property
+    def broker(self) -> Broker | None:
+        """Once it has recovered what it had."""
+        return self._broker if self.runs else None
+
+    def partitions(self) -> Iterator[Partition]:
+        """What it holds, if it runs."""
+        if (broker := self.broker) is not None:
+            yield from broker.state.replicas
+
+    def offline(self) -> list[tuple[str, int, str]]:
+        return [] if self.broker is None else self.broker.offline_partitions()
+
+    # -- life and death ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._broker = None
+        super().start()
+
+    async def _assemble(self, process: Process) -> Server:
+        server = await self._listening()
+        who = await self._identity(server.advertised())
+        server.gate.node_id = who.node_id
+        places = Places({}, {node: parse_address(it) for node, it in who.members.items()})
+        broker = self._assembled(who, server, places)
+        await broker.start()
+        self._broker = broker
+        if self._is_told:
+            process.spawn(self._follow_hints(who.node_id, broker, places))
+        server.handler, server.clock = broker.handle, broker.state.replicas.clock
+        await server.start()
+        await broker.enter()
+        self._learn_cluster(who, broker)
+        return server
+
+    async def _take_apart(self, server: Server) -> None:
+        if self._broker is not None:
+            await self._broker.resign()
+            self._broker.release_waiters()
+            await server.close(STOP_GRACE_S)
+            await self._broker.stop()
+
     async def _identity(self, advertised: dict[str, tuple[str, int]]) -> Identity:
         disk, path = self.machine.disk, str(DATA / identity.FILE_NAME)
         if disk.exists(path):
@@ -136,7 +192,7 @@ class SimNode:
             return identity.parse(file.pread(file.size, 0), path)
         disk.makedirs(str(DATA))
         if self._founds:
-            known = identity.found(self.node_id)
+            known = identity.found(self.node_id, identity.OLD_INCARNATION)
             identity.write(DATA, known)
             self._founds = False  # founded again it would be another cluster
             return known
@@ -174,7 +230,11 @@ class SimNode:
             now_ms=self.machine.clock.now_ms,
             server_metrics=server.metrics,
             connect=lambda address_of: Peers(
-                who.node_id, SECRET, address_of, entropy=self.machine.entropy
+                who.node_id,
+                SECRET,
+                address_of,
+                entropy=self.machine.entropy,
+                is_own=lambda host: True,  # nobody refuses here but a host whose process has ended
             ),
             entropy=self.machine.entropy,
             on_fatal=self._give_up,
@@ -183,30 +243,6 @@ class SimNode:
     def _give_up(self, reason: str) -> None:
         self.world.trace.note(f"gives up: {reason}")
         self.machine.crash()
-
-    def stop(self) -> None:
-        """In good order, if it is that far; it may be killed half-way."""
-        process = self.machine.process
-        if process is not None and process.alive:
-            self.world.trace.note(f"{self.machine.name} is asked to stop")
-            if self._server is not None:
-                process.spawn(self._stop(process))
-            else:
-                process.kill()
-
-    async def _stop(self, process: Process) -> None:
-        if self._broker is not None and self._server is not None:
-            server, self._server = self._server, None
-            try:
-                await self._broker.resign()
-                self._broker.release_waiters()
-                await server.close(STOP_GRACE_S)
-                await self._broker.stop()
-            except OSError as error:
-                self.world.trace.note(f"stop failed: {error}")
-            else:
-                self.world.trace.note("stopped")
-            process.kill()
 
 
 def _not_started(request: Request) -> None:

@@ -12,6 +12,8 @@ from sapwood.coordinator.effects import Answer, Effect
 from sapwood.coordinator.groups import Groups
 from sapwood.coordinator.transaction import Transaction
 from sapwood.coordinator.transactions import Transactions
+from sapwood.edge.cache import CachedPartition
+from sapwood.edge.fetching import _Attempt
 from sapwood.log import entry as log_entry
 from sapwood.log import producers as log_producers
 from sapwood.log import segment as log_segment
@@ -21,6 +23,7 @@ from sapwood.raft import HardState, Position
 from sapwood.replica import Appended, OnCommitted, Partition, Replicas
 from sapwood.replica.exchange import Exchange
 from sapwood.replica.followers import FollowerSession, Member
+from sapwood.replica.notes import Notes
 from sapwood.wire.batch import BatchHeader
 from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
@@ -177,11 +180,38 @@ def _fenced_commit_accepted(stack: contextlib.ExitStack) -> None:
         stack.enter_context(patched(group, "check_commit", accept))
 
 
+def _clock_not_kept(stack: contextlib.ExitStack) -> None:
+    """What a node promises of its clock is forgotten with its process."""
+
+    def note_nothing(self: Notes, bound: int) -> None:
+        return
+
+    stack.enter_context(patched(Notes, "note_clock", note_nothing))
+
+
+def _edge_says_out_of_range(stack: contextlib.ExitStack) -> None:
+    """An edge takes the end of what it has heard for the end of the log."""
+    read = _Attempt._read_one
+
+    def read_or_refuse(
+        self: _Attempt, partition: CachedPartition, request: Struct, budget: int
+    ) -> Struct:
+        result = read(self, partition, request, budget)
+        if request.fetch_offset > partition.high_watermark:
+            result.error_code = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+            self._is_fenced = True
+        return result
+
+    stack.enter_context(patched(_Attempt, "_read_one", read_or_refuse))
+
+
 PLANTS: dict[str, Plant] = {
     "ack-before-sync": _ack_before_sync,
+    "clock-not-kept": _clock_not_kept,
     "coordinator-answers-early": _coordinator_answers_early,
     "crc-skipped": _crc_skipped,
     "dedup-window-of-one": _dedup_window_of_one,
+    "edge-says-out-of-range": _edge_says_out_of_range,
     "duplicate-acknowledged-early": _duplicate_acknowledged_early,
     "end-txn-without-epoch-check": _end_txn_without_epoch_check,
     "fenced-commit-accepted": _fenced_commit_accepted,

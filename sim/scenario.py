@@ -6,15 +6,18 @@ import asyncio
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from sapwood.client.cluster import TopicPartition
 from sapwood.raft import Timing
 from sapwood.wire.errors import KafkaError
 from sim import invariants, seams
+from sim.edges import SimEdge
 from sim.faults import Nemesis
 from sim.groups import CLASSIC, CONSUMER, EndsNeverGoBack, GroupWorkload
 from sim.invariants import Judges, Violation
+from sim.merging import ClosedTimesHold, MergingWorkload, OneSequence
 from sim.node import SimNode
 from sim.plan import Outcome, Plan, trace_path
 from sim.planted import PLANTS
@@ -28,6 +31,12 @@ T = TypeVar("T")
 
 LIVENESS_S = 60.0
 """After the last fault: everything acknowledged or refused, read to the end, and writable."""
+TREES = 0.5
+"""Of the seeds that have nothing else that is special."""
+MERGES = 0.5
+"""Of those, and of the trees."""
+CARRIED = 0.5
+"""Of those, how many have clients that carry the cluster's clock."""
 ELECTIONS_S = 10 * Timing().silence_s
 """Ten election timeouts: so long every partition may be without a leader once all nodes run."""
 
@@ -51,9 +60,14 @@ class Scenario:
             for n in range(plan.nodes or chance.choice(self.node_counts))
         ]
         self.judges = Judges(world.loop, self._invariants())
-        bootstrap = ",".join(node.address for node in self.nodes)
+        self.edges = self._planted_edges()
+        bootstrap = ",".join(it.address for it in self.edges or self.nodes)
         self.workload = self._workload(bootstrap)
         self.nemesis: Nemesis | None = None
+
+    def _planted_edges(self) -> list[SimEdge]:
+        """Those that clients use in place of the nodes, if there are any."""
+        return []
 
     def _invariants(self) -> Iterable[invariants.Invariant]:
         yield invariants.OnlyWhatWasSent()
@@ -97,7 +111,13 @@ class Scenario:
         gap_s = self._chance.choice([0.5, 2.0, 5.0])
         names = [actor.name for actor in self.workload.actors]
         self.nemesis = Nemesis(
-            self.world, self.nodes, names, gap_s, only=self._plan.faults, also=self.always
+            self.world,
+            self.nodes,
+            [*names, *(edge.machine.name for edge in self.edges)],
+            gap_s,
+            only=self._plan.faults,
+            also=self.always,
+            edges=self.edges,
         )
         self.world.trace.note(f"faults: {', '.join(self.nemesis.kinds)}; {self.workload.shape}")
         await self.nemesis.rage(self._plan.minutes * 60)
@@ -222,6 +242,70 @@ class Grouped(Scenario):
         await asyncio.sleep(2 * SESSION_MS / 1000)  # those who died are forgotten
 
 
+class Treed(Scenario):
+    """Clients see nothing but edges, which hang from nodes or from each other."""
+
+    def _planted_edges(self) -> list[SimEdge]:
+        chance = self.world.random("edges")
+        cores = [node.address for node in self.nodes]
+        edges: list[SimEdge] = []
+        for number in range(chance.randint(2, 4)):
+            above = [None, *(edge.address for edge in edges)]
+            edges.append(SimEdge(self.world, number, cores, chance.choice(above)))
+        return edges
+
+    def _invariants(self) -> Iterable[invariants.Invariant]:
+        for it in super()._invariants():
+            # Two edges may be at different ends of what they have heard.
+            if isinstance(it, invariants.HighWatermarkNeverGoesBack):
+                it.trusts_readers = False
+            yield it
+
+    async def _start_nodes(self) -> None:
+        await super()._start_nodes()
+        for edge in self.edges:
+            edge.start()
+        await self._within("every edge serves", self._all_hang)
+
+    async def _judge(self) -> None:
+        await self._within("every edge hangs from another one", self._all_hang)
+        await super()._judge()
+        self.world.trace.note(f"depths: {[edge.depth for edge in self.edges]}")
+
+    def _all_hang(self) -> bool:
+        return all(edge.is_attached and edge.depth > 0 for edge in self.edges)
+
+
+class Merging(Scenario):
+    """Some read all topics in the order of the cluster's clock."""
+
+    def _shape(self) -> Shape:
+        carries = self.world.random("clock").random() < CARRIED
+        return replace(super()._shape(), carries_clock=carries)
+
+    def _invariants(self) -> Iterable[invariants.Invariant]:
+        yield from super()._invariants()
+        self._closed, self._one = ClosedTimesHold(self.nodes), OneSequence()
+        yield self._closed
+        yield self._one
+
+    def _workload(self, bootstrap: str) -> Workload:
+        self._merging = MergingWorkload(
+            self.world, self.judges, bootstrap, self._shape(), self._closed, self._one
+        )
+        return self._merging
+
+    async def _judge_more(self, ends: dict[TopicPartition, int]) -> None:
+        contents = await self._settled("all can be read", self.workload.contents(ends))
+        count = sum(len(batch.records) for batch in contents)
+        merged = self._merging
+        await self._within("all is merged", lambda: merged.have_merged(count))
+
+
+class MergingTreed(Merging, Treed):
+    """The same, through edges."""
+
+
 class Damaged(Scenario):
     """Bits flip on the only copy there is: records may be lost, but nothing wrong is served."""
 
@@ -240,7 +324,14 @@ def kind_of(world: World, plan: Plan) -> type[Scenario]:
     kinds: list[type[Scenario]] = [Scenario, Scenario, Grouped, Transacting, Damaged]
     if plan.nodes is not None and plan.nodes > 1:
         kinds.remove(Damaged)
-    return world.random("kind").choice(kinds)
+    kind = world.random("kind").choice(kinds)
+    # Drawn for itself, so that there may be more kinds without every seed becoming another one.
+    if kind is not Scenario:
+        return kind
+    is_treed = world.random("tree").random() < TREES
+    if world.random("merge").random() < MERGES:
+        return MergingTreed if is_treed else Merging
+    return Treed if is_treed else Scenario
 
 
 def run_seed(seed: int, plan: Plan) -> Outcome:

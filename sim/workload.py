@@ -15,6 +15,7 @@ from typing import Any
 from sapwood.client.admin import NewTopic
 from sapwood.client.aio import AsyncDelivery, AsyncKafkaClient
 from sapwood.client.cluster import TopicPartition
+from sapwood.client.connection import CausalClock
 from sapwood.client.core import ClientCore
 from sapwood.client.fetcher import Chunk
 from sapwood.client.offsets import LATEST
@@ -41,6 +42,11 @@ class SimClient(AsyncKafkaClient):
         return asyncio.get_running_loop().time() * 1000
 
 
+class DeafClock(CausalClock):
+    def observe(self, reading: int) -> None:
+        return
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What the clients of one seed are like."""
@@ -55,6 +61,9 @@ class Shape:
     options: dict[str, Any]
     may_lose: bool = False
     """Whether faults may be too much even for what was acknowledged."""
+    carries_clock: bool = True
+    """Else clients are like those of others: what one has seen of the cluster's clock no node
+    learns from it, which would mend what the nodes themselves forget."""
 
 
 def batches(key: TopicPartition, data: memoryview, first: int) -> Iterator[Read]:
@@ -87,7 +96,10 @@ class Actor:
 
     def client(self, **options: Any) -> SimClient:
         chosen = {"client_id": self.name, **self.shape.options, **options}
-        return SimClient(self._bootstrap, self.chance, **chosen)
+        client = SimClient(self._bootstrap, self.chance, **chosen)
+        if not self.shape.carries_clock:
+            client.core.carry(DeafClock())
+        return client
 
     async def pause(self, average_s: float) -> None:
         await asyncio.sleep(self.chance.expovariate(1 / average_s))
@@ -186,8 +198,13 @@ class Consumer(Actor):
     def _take(self, chunk: Chunk) -> None:
         key = (chunk.topic, chunk.partition)
         self.judges.served(self.name, key, chunk.high_watermark)
+        position = self.positions[key]
         for batch in batches(key, chunk.data, chunk.offset):
+            if batch.header.base_offset > position:
+                what = f"{self.name} got {batch.header.base_offset} of {key} after {position - 1}"
+                raise Violation("ReadersMissNothing", what)
             self.judges.read(self.name, batch)
+            position = batch.header.next_offset
         self.positions[key] = chunk.next_offset
 
 

@@ -45,6 +45,7 @@ MOST_ENTRIES = 6
 @dataclass(slots=True)
 class Contact:
     heard_at: float = -NEVER
+    promised: int = -1
 
 
 class Member:

@@ -36,6 +36,7 @@ from sim.trace import Trace
 from sim.tree.invariants import Invariants
 
 REPORT_S = 1.0
+CUT_OFF_S = 3.0
 TURN_S = 0.25
 
 
@@ -130,8 +131,11 @@ class Node:
 
 class Core(Node):
     root: Root
+    heard_at = 0.0
+    """Of the controller."""
 
     def begin(self) -> None:
+        self.heard_at = self.now
         self.root = Root(self.place, self.forest.timing, self.now)
         self.root.know_cores(self.place, self.forest.core_places)
         self.forest.later(0.0, self.report, self)
@@ -154,7 +158,17 @@ class Core(Node):
 
     def report(self) -> None:
         self.tell_supervisor()
+        if self.hears_controller():
+            self.heard_at = self.now
+        self.root.cut_off(self.now - self.heard_at > CUT_OFF_S)
+        self.act()
         self.forest.later(REPORT_S, self.report, self)
+
+    def hears_controller(self) -> bool:
+        forest = self.forest
+        if forest.controller is None or not forest.controller.up:
+            return False
+        return not forest.is_cut(forest.controller.node_id, self.node_id)
 
     def tell_supervisor(self) -> None:
         forest, claims = self.forest, self.root.claims()

@@ -272,6 +272,14 @@ def test_without_any_fault_every_record_has_to_be_stored(outcome: str) -> None:
     assert found(good) == {"refused": ["refused at t-0: a:10: NOT_ENOUGH_REPLICAS"]}
 
 
+@pytest.mark.parametrize(("name", "is_told"), [("drain", True), ("join", True), ("kill", False)])
+def test_nothing_may_be_refused_while_partitions_are_moved(name: str, is_told: bool) -> None:
+    good = Good()
+    good.sends.append(send(10, outcome="unknown", offset=-1, error="TOPIC_AUTHORIZATION_FAILED"))
+    good.others.append(fault(name, 1.0, 2.0, 0, shares={"0": 1}, left=0))
+    assert ("refused" in found(good)) is is_told
+
+
 def test_a_node_that_was_asked_by_itself_may_refuse() -> None:
     good = Good()
     good.sends.append(send(10, outcome="fail", offset=-1, node=1, error="NOT_LEADER_OR_FOLLOWER"))

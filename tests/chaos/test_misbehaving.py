@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sapwood.chaos.notes import Note, Notebook, What, read
-from sapwood.chaos.verdict import Record, Verdict, judge
+from sapwood.chaos.verdict import Record, Verdict, judge, merged
 
 TOPIC = "t"
 
@@ -150,6 +152,62 @@ def test_a_subscription_that_begins_behind_a_message_put_after_it_has_lost_it() 
 def test_who_never_came_to_the_end_is_told_apart_from_who_lost() -> None:
     found = verdict(BEGAN, SUBSCRIBED, *got(0, 1, 2))
     assert (found.lost, len(found.undelivered), found.is_clean) == ([], 2, False)
+
+
+def at(at_s: float, *notes: Note) -> list[Note]:
+    """The same notes, one a hundredth of a second from then on."""
+    return [
+        msgspec.structs.replace(each, at_s=at_s + index / 100) for index, each in enumerate(notes)
+    ]
+
+
+def shared(one: list[Note], other: list[Note], *, acknowledging: bool = False) -> Verdict:
+    """On a subscriber with two processes under one id."""
+    return verdict(*merged(one, other), acknowledging=acknowledging)
+
+
+FIRST, SECOND = at(0, BEGAN, SUBSCRIBED, *got(0, 1)), at(1, BEGAN, SUBSCRIBED)
+
+
+def test_two_processes_of_one_subscriber_may_share_what_there_is() -> None:
+    found = shared([*FIRST, *at(3, *got(4), ENDED)], [*SECOND, *at(2, *got(2, 3)), *at(4, ENDED)])
+    assert found.is_clean
+    assert (found.got, found.crashes) == (5, 0)
+
+
+def test_what_both_processes_of_one_subscriber_get_is_doubled() -> None:
+    second = [*SECOND, *at(2, *got(1, 2, 3, 4), ENDED)]
+    assert len(shared([*FIRST, *at(3, ENDED)], second).doubled) == 1
+    manual = [*at(0, BEGAN, SUBSCRIBED, *got(0, 1), *acknowledged(0, 1)), *at(3, ENDED)]
+    assert len(shared(manual, second, acknowledging=True).doubled) == 1
+    forgetful = [*at(0, BEGAN, SUBSCRIBED, *got(0, 1), *acknowledged(0)), *at(3, ENDED)]
+    found = shared(forgetful, second, acknowledging=True)
+    assert (found.is_clean, found.again) == (True, 1)
+
+
+def test_what_neither_process_of_one_subscriber_gets_is_lost() -> None:
+    found = shared([*FIRST, *at(3, ENDED)], [*SECOND, *at(2, *got(3, 4), ENDED)])
+    assert len(found.lost) == 1
+
+
+def test_they_share_an_order_too() -> None:
+    found = shared([*FIRST, *at(3, *got(2), ENDED)], [*SECOND, *at(2, *got(3, 4), ENDED)])
+    assert len(found.out_of_order) == 1
+
+
+def test_a_crash_of_one_process_takes_one_message_while_the_other_gets_on() -> None:
+    first = [*FIRST, *at(0.5, ASKS), *at(4, BEGAN), *at(5, ENDED)]
+    found = shared(first, [*SECOND, *at(2, *got(3, 4)), *at(5, ENDED)])
+    assert (found.is_clean, found.in_the_window, found.crashes) == (True, 1, 1)
+    second = [*SECOND, *at(2, *got(4)), *at(5, ENDED)]
+    assert len(shared(first, second).lost) == 1
+    too_late = [*FIRST, *at(2.5, ASKS), *at(4, BEGAN), *at(5, ENDED)]
+    assert len(shared(too_late, [*SECOND, *at(2, *got(3, 4)), *at(5, ENDED)]).lost) == 1
+
+
+def test_a_subscriber_has_come_to_the_end_when_both_of_its_processes_have() -> None:
+    second = [*SECOND, *at(2, *got(2, 3))]
+    assert len(shared([*FIRST, *at(3, ENDED)], second).undelivered) == 1
 
 
 def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
