@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import psutil
 import pyarrow as pa
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bench import peers
 from bench.connector import connector_jars, session
 from bench.peers import Peer
-from bench.processes import free_ports
+from bench.processes import OthersWatch, free_ports
 from sapwood.bulk import BulkClient
 from sapwood.client.admin import NewTopic
 
@@ -123,8 +124,13 @@ class Bench:
         finally:
             over.set()
             feeder.join()
-        times_ms = [it["durationMs"]["triggerExecution"] for it in progress]
-        return float(statistics.median(times_ms[len(times_ms) // 3 :]))
+        settled = [it["durationMs"] for it in progress[len(progress) // 3 :]]
+        if not settled:
+            raise click.ClickException(f"{way.title}: no micro-batch within {PACED_S:g} s")
+        spent = {it: statistics.median(each.get(it, 0) for each in settled) for it in settled[0]}
+        parts = ", ".join(f"{it} {ms:.0f}" for it, ms in spent.items())
+        print(f"micro-batch, ms: {way.title}: {parts}", file=sys.stderr, flush=True)
+        return float(spent["triggerExecution"])
 
     @contextmanager
     def _copying(
@@ -138,13 +144,14 @@ class Bench:
             .option("maxOffsetsPerTrigger", most)
             .load()
         )
-        checkpoint = self._directory / f"checkpoint-{target}-{way.format}"
+        # Nobody else's: topics of the same name are at another broker, too.
+        checkpoint = tempfile.mkdtemp(prefix="checkpoint-", dir=self._directory)
         writer = (
             frame.select("value")
             .writeStream.format(way.format)
             .option("kafka.bootstrap.servers", way.bootstrap)
             .option("topic", target)
-            .option("checkpointLocation", str(checkpoint))
+            .option("checkpointLocation", checkpoint)
         )
         query = (writer.trigger(availableNow=True) if once else writer).start()
         try:
@@ -200,6 +207,7 @@ def main(
     chosen = {it: PARTS[it] for it in PARTS if not only or it.startswith(tuple(only))}
     found: dict[str, dict[str, list[float]]] = {it: {} for it in chosen}
     directory = Path(tempfile.mkdtemp(prefix="sapwood-bench-spark-"))
+    others = OthersWatch()
     try:
         with running("sapwood", nodes, _made(directory / "sapwood")) as address:
             ways = [
@@ -211,9 +219,11 @@ def main(
             with running("kafka", nodes, _made(directory / "kafka")) as address:
                 ways = [Way("connector on Kafka", "kafka", address)]
                 measure(ways, chosen, found, directory, jars, messages, value_bytes, rounds)
+        used = others.share([it.pid for it in psutil.Process().children()])
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     show(found)
+    print(f"\nOthers used {used:.0%} of the machine.")
     if output is not None:
         output.write_text(json.dumps(found, indent=1))
 

@@ -57,6 +57,8 @@ def show(outcomes: list[Outcome], expected: Expectations) -> int:
     table = Table(Column("test", no_wrap=True), "result", "needs")
     for outcome in outcomes:
         result = Text(outcome.result, COLOURS[outcome.result])
+        if outcome.again:
+            result.append(" at the second try", "yellow")
         if surprise(outcome, expected):
             result.append(" unexpected", "bold red")
         table.add_row(Text(short(outcome.test)), result, expected.unmet.get(outcome.test, ""))
@@ -68,6 +70,7 @@ def show(outcomes: list[Outcome], expected: Expectations) -> int:
         console.print(Text(f"{short(outcome.test)} {outcome.result}: {said}"))
     counts = [sum(it.result == result for it in outcomes) for result in COLOURS]
     summary = ", ".join(f"{n} {result}" for n, result in zip(counts, COLOURS, strict=True))
+    summary += f", {sum(it.again for it in outcomes)} tried twice"
     console.print(f"{len(outcomes)} tests: {summary}; {len(surprises)} otherwise than expected")
     return len(surprises)
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
@@ -52,6 +52,8 @@ class Outcome:
     result: str  # passed, failed or skipped
     message: str
     seconds: float
+    again: bool = False
+    """Whether it is the second try's, since the first one failed."""
 
 
 def expectations() -> Expectations:
@@ -111,9 +113,11 @@ def run(root: Path, bootstrap: str, expected: Expectations, only: str | None) ->
     again = [it for it in outcomes if it.result == "failed" and it.test not in expected.unmet]
     if not again:
         return outcomes
+    for it in again:
+        print(f"failed, and is tried once more: {it.test}: {it.message}", flush=True)
     tests = ["test/integration/" + it.test.replace("::", ".py::", 1) for it in again]
     second = {it.test: it for it in _run(root, bootstrap, expected, tests)}
-    return [second.get(it.test, it) for it in outcomes]
+    return [replace(second.get(it.test, it), again=it in again) for it in outcomes]
 
 
 def _run(root: Path, bootstrap: str, expected: Expectations, tests: list[str]) -> list[Outcome]:

@@ -144,14 +144,22 @@ class ConfluentLoad:
         return taken
 
     def paced(
-        self, topic: str, partitions: int, message: bytes, rate: int, count: int
+        self,
+        topic: str,
+        partitions: int,
+        message: bytes,
+        rate: int,
+        count: int,
+        *,
+        linger_ms: int = 0,
     ) -> list[float]:
         latencies_ms: list[float] = []
 
         def acknowledged(sent: float, now: float) -> None:
             latencies_ms.append((now - sent) * 1000)
 
-        self._pace(topic, partitions, message, rate, range(count), acknowledged)
+        numbers = range(count)
+        self._pace(topic, partitions, message, rate, numbers, acknowledged, linger_ms)
         if len(latencies_ms) != count:
             raise LoadFailed(f"{count - len(latencies_ms)} of {count} messages were refused")
         return latencies_ms
@@ -177,9 +185,10 @@ class ConfluentLoad:
         rate: int,
         numbers: Iterable[int],
         acknowledged: Callable[[float, float], None],
+        linger_ms: int = 0,
     ) -> int:
         """How many were sent; tells when each was handed over and acknowledged."""
-        producer = self._producer(linger_ms=0, only_errors=False)
+        producer = self._producer(linger_ms=linger_ms, only_errors=False)
         for number in range(partitions):
             producer.produce(topic, message, partition=number)
         producer.flush(TIMEOUT_S)

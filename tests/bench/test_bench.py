@@ -12,20 +12,25 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(output: Path, *flags: str) -> dict[tuple[str, int | None, bool], list[float]]:
-    """The samples of every row, by metric, partitions and whether it is keyed."""
-    command = [sys.executable, "-m", "bench", "--peers", "sapwood", "--quick"]
-    command += ["--durability", "synced", "--output", str(output), *flags]
+def measure(directory: Path, module: str, *arguments: str) -> str:
+    """What a benchmark prints; whatever it starts has the directory in its command line."""
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(output)},  # so that its processes can be told apart
+        env={**os.environ, "TMPDIR": str(directory)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run(output: Path, *flags: str) -> dict[tuple[str, int | None, bool], list[float]]:
+    """The samples of every row, by metric, partitions and whether it is keyed."""
+    always = ["--peers", "sapwood", "--quick", "--durability", "synced", "--output", str(output)]
+    measure(output, "bench", *always, *flags)
     found: dict[str, Any] = json.loads((output / "results.json").read_text())
     assert found["errors"] == []
     assert (output / "results.png").exists()

@@ -1,31 +1,19 @@
 """The measurement of put and get, end to end, with Sapwood alone and for a short time."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bench.messages import Contender, Done, check, table
 from bench.peers import LoadFailed
-from tests.bench.test_bench import ROOT, processes_of
+from tests.bench.test_bench import measure, processes_of
 
 
 def test_put_and_get_are_measured_and_nothing_is_left_running(tmp_path: Path) -> None:
     output = tmp_path / "messages.json"
-    command = [sys.executable, "-m", "bench.messages", "--quick", "--peers", "sapwood"]
-    done = subprocess.run(
-        [*command, "--output", str(output)],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},  # so that its processes can be told apart
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    flags = ["--quick", "--peers", "sapwood", "--output", str(output)]
+    measure(tmp_path, "bench.messages", *flags)
     (found,) = json.loads(output.read_text())["sapwood:1"]
     assert found["puts/s, 8 publishers"] > 0
     assert found["gets/s, 4 subscribers together"] > 0
