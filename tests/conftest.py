@@ -23,21 +23,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-ONE_SPARK = (
-    "tests/spark/test_archiving.py",
-    "tests/spark/test_audit.py",
-    "tests/spark/test_bad_input.py",
-    "tests/spark/test_pipelines_frames.py",
-    "tests/spark/test_rollup.py",
-    "tests/requirements/test_p",
-)
-"""Files whose tests share a Spark, or start one: in one process, so that they don't do it at once.
+SPARKS = {
+    "tests that share a Spark": (
+        "tests/spark/test_archiving.py",
+        "tests/spark/test_audit.py",
+        "tests/spark/test_classes.py",
+        "tests/spark/test_pipelines_frames.py",
+        "tests/spark/test_rollup.py",
+        "tests/requirements/test_p1",
+        "tests/requirements/test_p3",
+        "tests/requirements/test_p8",
+    ),
+    "tests that start their own": (
+        "tests/requirements/test_p",  # which aren't above
+        "tests/spark/test_bad_input.py",
+    ),
+}
+"""Each in one process, so that no more Sparks than these run at once.
 
-Spark keeps two cores busy while it starts; other tests mostly wait.
+A Spark keeps two cores busy while it starts; other tests mostly wait.
 """
 
 LONGEST = (
-    *ONE_SPARK,
+    *(start for starts in SPARKS.values() for start in starts),
     "tests/faults/test_churn.py",
     "tests/sim/test_groups.py",
     "tests/replica/test_peers.py",
@@ -65,16 +73,15 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A worker takes whole files, and at once all that share a Spark, which is slow to start."""
+    """A worker takes whole files, and at once all that are not to run side by side."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(ONE_SPARK):
-                return "tests with a Spark"
-            scope: str = super()._split_scope(nodeid)
+            sparks = (name for name, starts in SPARKS.items() if nodeid.startswith(starts))
+            scope: str = next(sparks, None) or super()._split_scope(nodeid)
             return scope
 
     return Scheduling(config, log)

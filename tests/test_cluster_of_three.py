@@ -7,13 +7,17 @@ import pytest
 
 import sapwood
 from chaos.direct import Direct
+from chaos.direct import NoAnswer as Unanswered
 from sapwood.client import KafkaClient, KafkaError
 from sapwood.client.admin import NewTopic
 from sapwood.client.offsets import EARLIEST
 from sapwood.node import identity
 from sapwood.node.asking import NoAnswer
 from sapwood.pytest_plugin import SharedCluster
-from tests.helpers import eventually, unique
+from sapwood.wire.apis import Api
+from sapwood.wire.codec import Struct
+from tests.helpers import DeadlinePassed, eventually, unique
+from tests.judges.confluent import Confluent
 
 QUICK = {"link_timeout_ms": 500, "heartbeat_ms": 75}
 
@@ -66,6 +70,18 @@ def write_meanwhile(bootstrap: str, topic: str, value: bytes) -> list[bytes | No
         return []
 
     return eventually(attempt, 60)
+
+
+def leadership(cluster: sapwood.Cluster, node: int, topic: str) -> tuple[int, int]:
+    """Who leads, and in which epoch, by what the node tells clients."""
+    message = Struct(
+        topics=[Struct(topic_id=bytes(16), name=topic)],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    with Direct(cluster.address(node)) as direct:
+        (found,) = direct.ask(Api.METADATA, 12, message).topics[0].partitions
+    return found.leader_id, found.leader_epoch
 
 
 def moved_leader(cluster: sapwood.Cluster, topic: str, away_from: int) -> int:
@@ -132,6 +148,30 @@ def test_a_wiped_node_joins_again_as_another_incarnation_and_refills(
     assert (before.cluster_id, before.node_id) == (after.cluster_id, after.node_id)
     assert before.incarnation != after.incarnation
     assert read(three.bootstrap, topic) == [b"kept"]
+
+
+def test_a_node_that_starts_alone_says_what_it_leads_in_the_epoch_that_clients_know(
+    three: sapwood.Cluster, topic: str
+) -> None:
+    write(three.bootstrap, topic, b"kept")
+    leader = three.leader(topic)
+    _, epoch = leadership(three, leader, topic)
+    for index in sorted(three.nodes, key=lambda index: index == leader):  # so that it stays that
+        three.stop(index)
+    three.restart(leader, wait=False)
+    told: set[tuple[int, int]] = set()
+
+    def reads_alone() -> bool:
+        with contextlib.suppress(Unanswered, ValueError):  # it has only just been started
+            told.add(leadership(three, leader, topic))
+        return (leader, epoch) in told
+
+    with contextlib.suppress(DeadlinePassed):
+        eventually(reads_alone, 30)
+    assert (leader, epoch) in told
+    assert {it for _, it in told} == {epoch}, "-1 would have clients forget the epoch"
+    (found,) = Confluent(three.address(leader)).consume(topic, 1, timeout_s=30)
+    assert found.value == b"kept"
 
 
 def test_the_fixture_of_the_plug_in_gives_three_nodes(sapwood_cluster: SharedCluster) -> None:

@@ -1,21 +1,26 @@
 """Read, process, write under kills: `python -m tests.faults.exactly_once --seconds 120`.
 
 Workers of one group read numbers from one topic and write them to another, each with its position
-in one transaction, while workers and nodes are killed and nodes stand still, as chance decides.
-Afterwards every number is in the output once and in order, and a reader that watched all the time
-has seen nothing else.
+in one transaction, while workers and nodes are killed and nodes stand still, as chance decides; so
+does, to a third topic, a worker with Sapwood's own client. All the time somebody watches what is
+committed, and somebody else asks which transactions are open for longer than they may be. In the
+end every number is in each output once and in order, nobody has seen anything else, and whoever
+was to be killed has been.
 
-Run as `… worker BOOTSTRAP NAME` it is one worker, which ends at whatever goes wrong.
+Run as `… worker BOOTSTRAP NAME` (or `own-worker`) it is one worker, which ends at whatever goes
+wrong.
 """
 
 import argparse
+import contextlib
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,21 +30,39 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import sapwood
+from sapwood.client import KafkaClient, KafkaError
+from sapwood.client.calls import Node
+from sapwood.coordinator.sharding import shard_of
+from sapwood.coordinator.transaction import State
+from sapwood.wire.apis import Api
+from sapwood.wire.codec import Struct
 from tests.helpers import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 4
 WORKERS = 3
+NAMES = [f"worker-{number}" for number in range(WORKERS)]
+GROUP = "workers"
+OWN = "own-worker"
+OUTPUTS = {"out": "worker", "own-out": OWN}
+SHARDS = 16
 TRANSACTION_TIMEOUT_S = 10
+# Its coordinator may have died or stood still meanwhile, and the leaders of its partitions, too.
+HANGING_S = TRANSACTION_TIMEOUT_S + 15
 PATIENCE_S = 120
 AT_ONCE = 50
+# So long the coordinator waits for an own worker that was killed.
+QUICK = {"group.consumer.session.timeout.ms": 6000}
+OPEN = (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)
+KILLS = ("worker killed", "own worker killed", "node killed", "coordinator killed")
+HARMS = (*KILLS, "node stopped", "nothing")
 
 
 def worker(bootstrap: str, name: str) -> int:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "workers",
+            "group.id": GROUP,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
@@ -61,7 +84,8 @@ def worker(bootstrap: str, name: str) -> int:
             continue
         producer.begin_transaction()
         for message in messages:
-            producer.produce("out", message.value(), partition=message.partition() or 0)
+            partition = message.partition() or 0
+            producer.produce("out", message.value(), b"%d" % partition, partition)
         positions = {
             it.partition(): TopicPartition("in", it.partition() or 0, (it.offset() or 0) + 1)
             for it in messages
@@ -78,6 +102,15 @@ def worker(bootstrap: str, name: str) -> int:
         print("committed", len(messages), flush=True)
 
 
+def own_worker(bootstrap: str, name: str) -> int:
+    with sapwood.Client(bootstrap, id=name) as client:
+        client.subscribe("in", start="earliest")
+        while True:
+            with client.transaction(timeout=TRANSACTION_TIMEOUT_S) as transaction:
+                for message in transaction.get_many("in", AT_ONCE, 0.5):
+                    transaction.put("own-out", message.text, key=f"{message.partition}")
+
+
 class Workers:
     """Keeps them going: whoever ends is started again."""
 
@@ -87,20 +120,23 @@ class Workers:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def tend(self) -> None:
-        for number in range(WORKERS):
-            name = f"worker-{number}"
+        for name in (*NAMES, OWN):
             process = self._processes.get(name)
             if process is None or process.poll() is not None:
                 self.starts += 1
+                role = OWN if name == OWN else "worker"
                 self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", __spec__.name, "worker", self._bootstrap, name],
+                    [sys.executable, "-m", __spec__.name, role, self._bootstrap, name],
                     cwd=ROOT,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                 )
 
-    def kill(self, chance: random.Random) -> None:
-        self._processes[chance.choice(sorted(self._processes))].kill()
+    def kill(self, name: str) -> bool:
+        """Whether it was alive."""
+        process = self._processes[name]
+        process.kill()
+        return process.wait() == -signal.SIGKILL
 
     def end(self) -> None:
         for process in self._processes.values():
@@ -108,12 +144,56 @@ class Workers:
             process.wait()
 
 
-class Watcher(threading.Thread):
-    """Reads what is committed, all the time, and remembers the order per partition."""
+class Overseer(threading.Thread):
+    """Asks each node, all the time, for transactions that are open for too long."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, nodes: Iterable[int], limit_s: float = HANGING_S) -> None:
         super().__init__(daemon=True)
         self._servers = bootstrap
+        self._nodes = list(nodes)
+        self._limit_s = limit_s
+        self.seen: set[str] = set()
+        """Who ever had a transaction open: not nobody, or it would see nothing of the others."""
+        self.hanging: set[str] = set()
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(0.5):
+            for node in self._nodes:
+                # A connection for each question: over one that a node's death broke none is told.
+                with contextlib.suppress(KafkaError, OSError), KafkaClient(self._servers) as client:
+                    self.seen |= self._open(client, node, -1)
+                    self.hanging |= self._open(client, node, int(self._limit_s * 1000))
+
+    def _open(self, client: KafkaClient, node: int, longer_than_ms: int) -> set[str]:
+        message = Struct(
+            state_filters=[state.label for state in OPEN],
+            producer_id_filters=[],
+            duration_filter=longer_than_ms,
+            transactional_id_pattern=None,
+        )
+        answer = client.request(Api.LIST_TRANSACTIONS, message, Node(node))
+        return {it.transactional_id for it in answer.transaction_states}
+
+    @property
+    def complaints(self) -> list[str]:
+        if not self.seen:
+            return ["no transaction was ever seen to be open"]
+        return [f"{it} was open for more than {self._limit_s:g} s" for it in sorted(self.hanging)]
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+
+
+class Watcher(threading.Thread):
+    """Reads what is committed, all the time, and remembers the order per partition of the input,
+    which is each record's key."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._servers = bootstrap
+        self._topic = topic
         self.seen: dict[int, list[int]] = {it: [] for it in range(PARTITIONS)}
         self._over = threading.Event()
 
@@ -126,11 +206,12 @@ class Watcher(threading.Thread):
                 "isolation.level": "read_committed",
             }
         )
-        consumer.assign([TopicPartition("out", it, OFFSET_BEGINNING) for it in range(PARTITIONS)])
+        places = [TopicPartition(self._topic, it, OFFSET_BEGINNING) for it in range(PARTITIONS)]
+        consumer.assign(places)
         while not self._over.is_set():
             for message in consumer.consume(500, 0.2):
                 if message.error() is None:
-                    self.seen[message.partition() or 0].append(int(message.value() or b""))
+                    self.seen[int(message.key() or b"")].append(int(message.value() or b""))
         consumer.close()
 
     def end(self) -> None:
@@ -158,6 +239,8 @@ class Run:
         self._outcome = Outcome()
         self._written: dict[int, int] = dict.fromkeys(range(PARTITIONS), 0)
         """How many are acknowledged in each partition of the input."""
+        self._harms: list[str] = []
+        """Those to come, until all have come once."""
         self._workers = Workers(cluster.bootstrap)
         self._producer = Producer(
             {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True}
@@ -165,27 +248,41 @@ class Run:
 
     def go(self, seconds: float) -> Outcome:
         admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap})
-        new = [NewTopic(it, PARTITIONS, replication_factor=3) for it in ("in", "out")]
+        new = [NewTopic(it, PARTITIONS, replication_factor=3) for it in ("in", *OUTPUTS)]
         for created in admin.create_topics(new).values():
             created.result(30)
-        watcher = Watcher(self._cluster.bootstrap)
-        watcher.start()
+        watchers = {topic: Watcher(self._cluster.bootstrap, topic) for topic in OUTPUTS}
+        overseer = Overseer(self._cluster.bootstrap, self._cluster.nodes)
+        threads: list[Watcher | Overseer] = [*watchers.values(), overseer]
+        for thread in threads:
+            thread.start()
         try:
             end = time.monotonic() + seconds
-            while time.monotonic() < end:
+            latest = end + PATIENCE_S
+            while time.monotonic() < end or (self._unharmed and time.monotonic() < latest):
                 self._write(200)
                 self._do_harm()
             for index in set(self._cluster.nodes) - set(self._cluster.running):
                 self._cluster.restart(index)
             self._producer.flush(PATIENCE_S)
-            eventually(partial(self._is_complete, watcher), PATIENCE_S, every_s=0.5)
+            eventually(partial(self._is_complete, watchers.values()), PATIENCE_S, every_s=0.5)
         except AssertionError as error:
             self._outcome.complaints.append(f"it never came to its end: {error}")
         finally:
             self._workers.end()
-            watcher.end()
-        self._judge(watcher.seen)
+            for thread in threads:
+                thread.end()
+        self._outcome.records = sum(self._written.values())
+        self._outcome.complaints += [f"nothing of this came: {it}" for it in self._unharmed]
+        self._outcome.complaints += overseer.complaints
+        for topic, watcher in watchers.items():
+            found = judged(self._written, watcher.seen)
+            self._outcome.complaints += [f"{OUTPUTS[topic]}: {it}" for it in found]
         return self._outcome
+
+    @property
+    def _unharmed(self) -> list[str]:
+        return [it for it in KILLS if it not in self._outcome.kills]
 
     def _write(self, count: int) -> None:
         for _ in range(count):
@@ -199,24 +296,27 @@ class Run:
         """Something happens, and then nothing for a while."""
         self._workers.tend()
         cluster, chance = self._cluster, self._chance
-        what = chance.choice(
-            ("worker killed", "node killed", "node stopped", "nothing", "coordinator killed")
-        )
         dead = sorted(set(cluster.nodes) - set(cluster.running))
+        if not self._harms:
+            self._harms = chance.sample(HARMS, len(HARMS))
+        what = "nothing" if dead else self._harms.pop()
         if dead:
             cluster.restart(dead[0], wait=False)
-            what = "nothing"
-        elif what == "worker killed":
-            self._workers.kill(chance)
+        elif what in ("worker killed", "own worker killed"):
+            name = OWN if what.startswith("own") else chance.choice(NAMES)
+            if not self._workers.kill(name):  # it has just ended by itself
+                what = self._later(what)
         elif what == "node killed":
             cluster.kill(chance.choice(cluster.running))
         elif what == "coordinator killed":
-            topic = chance.choice(("__transaction_state", "__consumer_offsets"))
+            topic, key = chance.choice(
+                [("__consumer_offsets", GROUP), *(("__transaction_state", it) for it in NAMES)]
+            )
             try:
-                cluster.kill(cluster.leader(topic, chance.randrange(16)))
+                cluster.kill(cluster.leader(topic, shard_of(key, SHARDS)))
             except Exception as error:  # it doesn't exist yet, or has no leader just now
                 self._say(f"no leader of {topic}: {error}")
-                what = "nothing"
+                what = self._later(what)
         elif what == "node stopped":
             index = chance.choice(cluster.running)
             cluster.pause(index)
@@ -230,37 +330,45 @@ class Run:
         end = time.monotonic() + seconds
         eventually(lambda: time.monotonic() > end, seconds + 10)
 
-    def _is_complete(self, watcher: Watcher) -> bool:
-        self._workers.tend()
-        left = sum(self._written.values()) - sum(map(len, watcher.seen.values()))
-        self._say(f"{left} to come")
-        return left <= 0
+    def _later(self, harm: str) -> str:
+        self._harms.append(harm)
+        return "nothing"
 
-    def _judge(self, seen: dict[int, list[int]]) -> None:
-        outcome = self._outcome
-        outcome.records = sum(self._written.values())
-        for partition, numbers in seen.items():
-            expected = list(range(self._written[partition]))
-            if numbers == expected:
-                continue
-            missing = len(set(expected) - set(numbers))
-            doubled = len(numbers) - len(set(numbers))
-            outcome.complaints.append(
-                f"partition {partition}: {missing} missing, {doubled} doubled"
-                + ("" if missing or doubled else ", out of order")
-            )
+    def _is_complete(self, watchers: Iterable[Watcher]) -> bool:
+        self._workers.tend()
+        written = sum(self._written.values())
+        left = [written - sum(map(len, it.seen.values())) for it in watchers]
+        self._say(f"{left} to come")
+        return max(left) <= 0
+
+
+def judged(written: Mapping[int, int], seen: Mapping[int, Sequence[int]]) -> list[str]:
+    """What is wrong with an output: numbers by partition of the input, which counts up from 0."""
+    complaints = []
+    for partition, numbers in seen.items():
+        expected = list(range(written[partition]))
+        if numbers == expected:
+            continue
+        missing = len(set(expected) - set(numbers))
+        doubled = len(numbers) - len(set(numbers))
+        complaints.append(
+            f"partition {partition}: {missing} missing, {doubled} doubled"
+            + ("" if missing or doubled else ", out of order")
+        )
+    return complaints
 
 
 def run(
     directory: Path, seconds: float, seed: int, say: Callable[[str], None] = lambda _: None
 ) -> Outcome:
-    with sapwood.Cluster(nodes=3, data_dir=directory) as cluster:
+    with sapwood.Cluster(nodes=3, config=QUICK, data_dir=directory) as cluster:
         return Run(cluster, seed, say).go(seconds)
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["worker"]:
-        return worker(*sys.argv[2:4])
+    if sys.argv[1:2] in (["worker"], [OWN]):
+        work = own_worker if sys.argv[1] == OWN else worker
+        return work(*sys.argv[2:4])
     parser = argparse.ArgumentParser(description="Exactly once, whoever is killed.")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--seed", type=int, default=int(time.time()))

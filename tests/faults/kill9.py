@@ -2,7 +2,8 @@
 
 Four idempotent producers write to a synced topic while the node is killed again and again, each
 time after a number of further acknowledgements that chance decides, and started anew on the same
-directory and port. Afterwards all that was acknowledged is there, once, in order.
+directory and port; now and then it is killed again while it starts and recovers. Afterwards all
+that was acknowledged is there, once, in order.
 """
 
 import argparse
@@ -24,6 +25,13 @@ from tests.helpers import eventually
 
 PRODUCERS = 4
 PARTITIONS = 2  # so that producers share logs
+
+
+SHARE_WHILE_STARTING = 0.3
+
+
+def is_past(moment: float) -> bool:
+    return time.monotonic() >= moment
 
 
 @dataclass
@@ -54,13 +62,22 @@ def run(
             return acknowledged() >= count
 
         try:
+            is_starting, start_s = False, 1.0
             for kill in range(1, kills + 1):
-                # Sometimes at once: while it recovers, or before anybody is back.
-                enough = acknowledged() + chance.choice((0, 1, chance.randrange(100, 2000)))
-                eventually(partial(has_come_to, enough), 60, every_s=0.001)
+                if is_starting:
+                    moment = time.monotonic() + chance.uniform(0, start_s)
+                    eventually(partial(is_past, moment), every_s=0.001)
+                else:
+                    # Sometimes at once: before anybody is back.
+                    enough = acknowledged() + chance.choice((0, 1, chance.randrange(100, 2000)))
+                    eventually(partial(has_come_to, enough), 60, every_s=0.001)
                 cluster.kill()
-                cluster.restart()
-                say(f"kill {kill} of {kills}: {acknowledged()} acknowledged")
+                when = " while it started" if is_starting else ""
+                is_starting = kill < kills and chance.random() < SHARE_WHILE_STARTING
+                begun = time.monotonic()
+                cluster.restart(wait=not is_starting)
+                start_s = start_s if is_starting else time.monotonic() - begun
+                say(f"kill {kill} of {kills}{when}: {acknowledged()} acknowledged")
             for producer in producers:
                 producer.await_more()
             for producer in producers:

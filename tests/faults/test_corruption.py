@@ -9,6 +9,7 @@ from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct, decode_response
 from sapwood.wire.records import encode_batch
 from tests.faults.raw import Wire, produce, request
+from tests.gateway.rest import Gateway
 from tests.helpers import port_of
 from tests.judges.confluent import Confluent
 from tests.judges.judge import Message, RefusedError
@@ -64,6 +65,9 @@ def test_a_flipped_bit_takes_its_partition_offline_and_no_other(
     (offline,) = status(cluster).offline_partitions
     assert (offline.topic, offline.partition) == ("hurt", 0)
     assert path.name in offline.reason
+    with Gateway(cluster.bootstrap) as gateway:
+        metrics = gateway.get("/metrics").text.splitlines()
+    assert "kafka_server_replicamanager_offlinereplicacount 1.0" in metrics
     with Wire(port_of(cluster.bootstrap)) as wire:
         batch = bytes(encode_batch([(0, None, b"too late", ())]))
         assert produce(wire, "hurt", batch) == KAFKA_STORAGE_ERROR

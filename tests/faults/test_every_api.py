@@ -2,9 +2,10 @@
 
 Right by the schema or not, each gets an answer that can be decoded or the end of its connection.
 No handler may fail in a way that nobody foresaw, a bystander never notices anything, and memory
-stays bounded.
+stays bounded. Every run makes other requests; SEED=… makes those of an earlier one.
 """
 
+import os
 import random
 import struct
 import uuid
@@ -29,6 +30,8 @@ MOST_MEMORY = 400 * MIB
 
 REQUESTS = 12  # of each version
 DAMAGED_REQUESTS = 40
+
+SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
 
 GOOD_BATCH = bytes(encode_batch([(1_700_000_000_000, b"key", b"value", ())]))
 LARGE_BATCH = bytes(encode_batch([(1_700_000_000_000, b"key", bytes(200_000), ())]))
@@ -80,6 +83,12 @@ PROBE = request(API_VERSIONS, 0, b"", PROBE_ID)
 API_KEYS = [pytest.param(int(api), id=api.name) for api in Api]
 
 
+def drawn(*what: object) -> random.Random:
+    """Chance for one test, which shows the seed if it fails."""
+    print(f"SEED={SEED}")
+    return random.Random(f"{SEED} {what}")
+
+
 def maker(chance: random.Random, acks: tuple[int, ...] = (-1, 1, 2)) -> RequestMaker:
     return RequestMaker(
         chance=chance,
@@ -102,7 +111,7 @@ def is_answer_to_the_probe(answer: bytes) -> bool:
 
 @pytest.mark.parametrize("api", API_KEYS)
 def test_requests_by_the_schema_get_an_answer_by_the_schema(victim: Victim, api: int) -> None:
-    chance = random.Random(api)
+    chance = drawn("by the schema", api)
     for version in victim.served.get(api, ()):
         if not has_schema(api, version):
             continue  # advertised for old clients' sake, and refused
@@ -124,7 +133,7 @@ def test_produce_without_acknowledgement_gets_no_answer_and_at_an_error_the_end_
     victim: Victim,
 ) -> None:
     """To close it is the only way to tell such a producer that something went wrong."""
-    chance = random.Random(2)
+    chance = drawn("without acknowledgement")
     for version in range(3, victim.served[PRODUCE].stop):
         for _ in range(REQUESTS):
             frame = request(PRODUCE, version, maker(chance, acks=(0,)).body(PRODUCE, version))
@@ -140,7 +149,7 @@ def test_produce_without_acknowledgement_gets_no_answer_and_at_an_error_the_end_
 def test_damaged_requests_end_in_answers_or_the_end_of_the_connection(
     victim: Victim, api: int
 ) -> None:
-    chance = random.Random(1000 + api)
+    chance = drawn("damaged", api)
     for version in victim.served.get(api, ()):
         if not has_schema(api, version):
             continue
@@ -167,7 +176,7 @@ def test_versions_that_are_not_served_end_the_connection(victim: Victim, api: in
 
 
 def test_pure_noise_ends_the_connection(victim: Victim) -> None:
-    chance = random.Random(1)
+    chance = drawn("noise")
     for _ in range(300):
         with Wire(victim.port) as wire:
             wire.send(chance.randbytes(chance.choice((1, 4, 10, 100, 5000))))

@@ -1,6 +1,5 @@
-"""A disk that fills up, made of a small tmpfs (needs root, as in a container)."""
+"""A disk that fills up, made of a small tmpfs."""
 
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import sapwood
+from chaos.disk import SmallDisk
 from tests.helpers import MIB, eventually
 from tests.judges.confluent import Confluent
 from tests.judges.judge import Message, RefusedError
@@ -19,14 +19,9 @@ VALUE = bytes(100_000)
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(place)]
-    done = subprocess.run(mount, capture_output=True, text=True)
-    if done.returncode:
-        pytest.fail(f"a small disk can't be made here, run as root: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    disk = SmallDisk(tmp_path / "disk", DISK_MIB)
+    yield tmp_path / "disk"
+    disk.close(keep=False)
 
 
 @pytest.fixture

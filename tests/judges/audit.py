@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sapwood.coordinator.assignors import Assignment
 from sapwood.coordinator.consumer_member import Current
-from sapwood.coordinator.consumer_records import ConsumerRecord, Kind, decode
+from sapwood.coordinator.consumer_records import ConsumerRecord, GroupMetadata, Kind, decode
 from sapwood.coordinator.group_records import (
     GROUP_KEY,
     OFFSET_KEY,
@@ -66,8 +66,14 @@ class Audit:
     def __init__(self, records: Iterable[tuple[bytes, bytes | None]], group: str) -> None:
         self.commits: dict[int, list[int]] = defaultdict(list)
         """By partition, in the order in which they were committed."""
+        self._notes: dict[int, list[str]] = defaultdict(list)
+        """What the committer has written beside each."""
         self.generations: list[tuple[int, dict[int, list[str]]]] = []
         """Each that was assigned: its number, and the owners of every partition."""
+        self.epochs: list[int] = []
+        """In the newer protocol: of the group, in the order in which they were stored."""
+        self.shares = 0
+        """In the newer protocol: how often a member was given something."""
         self.double_owners: list[str] = []
         """In the newer protocol: who was given what another member still had."""
         held: dict[str, Assignment] = {}
@@ -76,9 +82,13 @@ class Audit:
                 self._moved(held, decode(key, value), group)
             elif value is None:
                 continue
+            elif version_of(key) == Kind.GROUP_METADATA:
+                self._began(decode(key, value), group)
             elif version_of(key) == OFFSET_KEY and offset_key.decode(key).group == group:
                 where = offset_key.decode(key).partition
-                self.commits[where].append(offset_value.decode(value).offset)
+                stored = offset_value.decode(value)
+                self.commits[where].append(stored.offset)
+                self._notes[where].append(stored.metadata)
             elif version_of(key) == GROUP_KEY and group_key.decode(key).group == group:
                 self._generation(value)
 
@@ -87,9 +97,14 @@ class Audit:
             return
         current = record.value
         held[record.member_id] = current.held if isinstance(current, Current) else frozenset()
+        self.shares += bool(held[record.member_id])
         for member_id, others in held.items():
             if member_id != record.member_id and others & held[record.member_id]:
                 self.double_owners.append(record.member_id)
+
+    def _began(self, record: ConsumerRecord, group: str) -> None:
+        if record.group_id == group and isinstance(record.value, GroupMetadata):
+            self.epochs.append(record.value.group_epoch)
 
     def _generation(self, value: bytes) -> None:
         stored = group_value.decode(value)
@@ -101,23 +116,45 @@ class Audit:
             self.generations.append((stored.generation, owners))
 
     @property
-    def steps_back(self) -> list[tuple[int, int, int]]:
-        """Partition, and from which committed position it went back to which."""
+    def steps_back(self) -> list[str]:
+        """From which committed position to which, and what their committers wrote beside them."""
         return [
-            (partition, before, after)
+            f"partition {partition}: {before} ({note}), then {after} ({next_note})"
             for partition, offsets in self.commits.items()
-            for before, after in pairwise(offsets)
+            for (before, note), (after, next_note) in pairwise(
+                zip(offsets, self._notes[partition], strict=True)
+            )
             if after < before
         ]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nobody ever owned anything, by either protocol: then nothing else says much."""
+        return not self.generations and not self.shares
+
+    @property
     def has_one_owner_each(self) -> bool:
-        return all(len(names) == 1 for _, owners in self.generations for names in owners.values())
+        by_generation = (names for _, owners in self.generations for names in owners.values())
+        return not self.double_owners and all(len(names) == 1 for names in by_generation)
 
     @property
     def generations_only_grow(self) -> bool:
         numbers = [number for number, _ in self.generations]
-        return numbers == sorted(numbers)
+        return numbers == sorted(numbers) and self.epochs == sorted(self.epochs)
+
+    @property
+    def faults(self) -> list[str]:
+        """What a group must never have done."""
+        found = []
+        if self.is_empty:
+            found.append("nobody ever owned a partition")
+        if not self.has_one_owner_each:
+            found.append("two owners of a partition")
+        if self.steps_back:
+            found.append(f"positions went back, {self.steps_back}")
+        if not self.generations_only_grow:
+            found.append("a generation came twice")
+        return found
 
 
 def assigned_partitions(assignment: bytes) -> list[int]:

@@ -6,6 +6,7 @@ and commits what it has said. Processing is saying: whoever listens has it befor
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import threading
@@ -94,11 +95,17 @@ def kafka_python(bootstrap: str, group: str, topic: str, **settings: str) -> Non
             got = [[it.partition, it.offset] for some in records.values() for it in some]
             if got:
                 say(got=got)
-                # Not `commit`: while it tries again it takes the generation anew, and not the
-                # positions. So after a rebalance it may put a position back that another member
-                # has moved on meanwhile.
+                # Neither `commit` nor `commit_async`: the one takes the generation anew while it
+                # tries again, and not the positions; the other, if it has to look for the
+                # coordinator first, is done when that is found, and commits later. So after a
+                # rebalance either may put a position back that another member has moved on.
                 done = threading.Event()
-                committing = consumer.commit_async()
+                coordinator = consumer._coordinator
+                note = f"{os.getpid()}, {coordinator.generation_if_stable()}"
+                positions = consumer._subscription.all_consumed_offsets()
+                committing = coordinator._do_commit_offsets_async(
+                    {it: at._replace(metadata=note) for it, at in positions.items()}
+                )
                 committing.add_both(lambda _, done=done: done.set())
                 done.wait(SESSION_MS / 1000)
                 if not committing.succeeded():

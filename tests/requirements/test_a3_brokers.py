@@ -58,6 +58,23 @@ def test_a3_a_broker_with_the_secret_is_confirmed_by_its_father_and_reported_whe
     eventually(lambda: not fathers.is_in_tree(port))
 
 
+@pytest.mark.parametrize("father", ["core", "edge"])
+def test_a3_a_broker_that_lives_and_is_reported_down_comes_back(
+    father: str, fathers: Fathers
+) -> None:
+    wish = "0" if father == "core" else fathers.edge_id
+    port = 11_140 + (father == "core")
+    fathers.register(port, wish)
+    with TcpTalk(fathers.gateways[wish].ready["lines"]) as talk:
+        assert talk.say("PORT", port=port, secret=fathers.secret) == OK
+        headers = {"authorization": f"Bearer {fathers.secret}"}
+        body = {"reporter": wish, "node": f"127.0.0.1:{port}"}
+        ok(fathers.core.http.post("/node/down", json=body, headers=headers))
+        assert not fathers.is_in_tree(port)
+        eventually(lambda: fathers.is_in_tree(port))
+    eventually(lambda: not fathers.is_in_tree(port))
+
+
 @pytest.mark.parametrize("secret", [None, "", "00", "00" * 32, "not hexadecimal"])
 def test_a3_without_the_secret_port_is_an_invalid_message(
     secret: str | None, fathers: Fathers

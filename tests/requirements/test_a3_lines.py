@@ -125,9 +125,12 @@ def test_a3_a_message_with_an_id_is_sent_once_however_often(talk: Talk) -> None:
     assert [talk.message()["message"] for _ in range(2)] == ["once", "last"]
 
 
-def test_a3_who_does_not_read_is_let_go_and_the_others_hear_everything(gateway: Gateway) -> None:
+@pytest.mark.parametrize("way", ["tcp", "websocket"])
+def test_a3_who_does_not_read_is_let_go_and_the_others_hear_everything(
+    gateway: Gateway, way: str
+) -> None:
     topic = unique("a3-slow")
-    deaf = TcpTalk(gateway.ready["lines"])
+    deaf = opened(gateway, way)
     with opened(gateway, "tcp") as talk, opened(gateway, "tcp") as sender:
         assert deaf.say("SUBSCRIBE", topic=topic) == OK
         assert talk.say("SUBSCRIBE", topic=topic) == OK

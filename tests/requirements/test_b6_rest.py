@@ -9,7 +9,7 @@ import pytest
 
 import sapwood
 from sapwood.gateway.routes import ROUTES
-from tests.gateway.mix import FAULTY, missing, mixed
+from tests.gateway.mix import FAULTY, LATEST_S, Report, missing, mixed
 from tests.gateway.rest import Gateway, ok
 
 CLIENTS = 40
@@ -25,11 +25,18 @@ def gateways() -> Iterator[list[Gateway]]:
             gateway.stop()
 
 
+def test_b6_an_answer_that_comes_too_late_is_found() -> None:
+    report = Report()
+    report.slowest_s = {"GET /size": LATEST_S - 1, "GET /topics": LATEST_S + 1}
+    assert report.late() == {"GET /topics": LATEST_S + 1}
+
+
 def test_b6_no_request_outlives_its_timeout_though_handlers_fail_stall_and_hang(
     gateways: list[Gateway],
 ) -> None:
     report = mixed([it.url for it in gateways], CLIENTS, SECONDS)
     assert not report.failures, "cut off by the client's timeout, or by the gateway"
+    assert not report.late(), "answered, but beyond what a gateway promises"
     asked = {key for key, _ in report.statuses}
     assert asked >= {f"{route.method} {route.path}" for route in ROUTES}
     assert any(status == 500 for _, status in report.statuses), "faults were injected"

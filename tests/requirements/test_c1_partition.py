@@ -3,6 +3,7 @@
 from confluent_kafka import TopicPartition
 
 import sapwood
+from sapwood.client import KafkaClient
 from sapwood.wire.errors import ErrorCode
 from sapwood.wire.records import encode_batch
 from tests.faults.raw import Wire, produce
@@ -13,9 +14,8 @@ from tests.judges.confluent import Confluent
 from tests.judges.judge import Message
 from tests.requirements.outboxes import QUEUED, join_again
 from tests.requirements.test_e1_three_replicas import replicas
-from tests.requirements.test_e8_quorum import attempt
+from tests.requirements.test_e8_quorum import REFUSED, attempt
 
-REFUSED = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
 BEFORE = [Message(b"before %03d" % number) for number in range(50)]
 
 
@@ -94,3 +94,35 @@ def test_c1_an_edge_that_is_cut_off_queues_and_all_subscribers_get_the_same_sequ
         assert sender.say("SEND", topic="c1", message="after") == OK
         heard = [[it.message()["message"] for _ in range(22)] for it in (at_core, at_edge)]
     assert heard[0] == heard[1] == ["before", *above_said, *below_said, "after"]
+
+
+def fathers(client: KafkaClient) -> list[int]:
+    """Core nodes that edges hang from."""
+    return [it["id"] for it in client.tree().document["children"] if it["children"]]
+
+
+def test_c1_an_edge_below_a_node_that_is_cut_off_moves_to_the_majoritys_side() -> None:
+    with sapwood.Cluster(nodes=3, proxied=True, topics={"e8": 1}) as cluster:
+        cluster.add_edge(cluster.address(0))
+        with KafkaClient(cluster.bootstrap) as client:
+            eventually(lambda: fathers(client) == [0])
+        reader = Confluent(cluster.edge_address()).consumer()
+        reader.assign([TopicPartition("e8", 0, 0)])
+        read: list[bytes | None] = []
+
+        def has_read(count: int) -> bool:
+            message = reader.poll(0.1)
+            if message is not None and message.error() is None:
+                read.append(message.value())
+            return len(read) >= count
+
+        try:
+            assert attempt(cluster.bootstrap, b"before", 30_000) is None
+            eventually(lambda: has_read(1), 30)
+            cluster.isolate(0)
+            others = ",".join(map(cluster.address, [1, 2]))
+            eventually(lambda: attempt(others, b"after", 10_000) is None, 40)
+            eventually(lambda: has_read(2), 40)
+        finally:
+            reader.close()
+        assert read == [b"before", b"after"]

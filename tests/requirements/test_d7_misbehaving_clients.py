@@ -34,6 +34,7 @@ def test_d7_clients_that_crash_stall_and_come_and_go_lose_and_double_nothing() -
         ("acknowledge-late", "doubled"),
         ("forget-ids", "doubled"),
         ("overtake", "out_of_order"),
+        ("stale-owner", "doubled"),
     ],
 )
 def test_d7_a_bug_that_is_planted_in_the_clients_is_found(plant: str, wrong: str) -> None:

@@ -274,3 +274,15 @@ def test_e5_a_log_shows_what_a_consumer_has_yet_to_acknowledge(
     assert [it["message"] for it in found["messages"]] == ["three"]
     (limited,) = gateway.get("/logs", **about, offset=1, limit=1).json()["messages"]
     assert limited["offset"] == 1
+
+
+def test_e5_from_afar_a_broker_is_started_for_whoever_has_the_secret(gateway: Gateway) -> None:
+    def ask(**headers: str) -> httpx.Response:
+        with httpx.Client(base_url=gateway.url, timeout=30) as afar:
+            return afar.post("/brokers", headers={"host": "sapwood.example.org", **headers})
+
+    right = gateway.http.headers["authorization"]
+    assert "own host" in problem(ask(), 403)
+    problem(ask(authorization="Bearer"), 401)
+    problem(ask(authorization=f"Bearer {'00' * 32}"), 403)
+    assert "sapwood up" in problem(ask(authorization=right), 409), "it isn't for want of a right"

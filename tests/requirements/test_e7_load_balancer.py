@@ -1,19 +1,19 @@
-"""E7: a gateway in front knows who leads. Kill the leader under load: only retryable answers."""
+"""E7: a gateway in front knows who leads. Kill the leader under load: only retryable answers.
+
+`python -m tests.gateway.failover` is the same for longer, and judges for how long.
+"""
 
 import subprocess
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 
 import httpx
 import pytest
 
 import sapwood
+from tests.gateway.failover import Answer, Outcome, controller, longest_refusal_s, run
 from tests.gateway.rest import Gateway, ok
 from tests.helpers import eventually, unique
-
-CLIENTS = 6
 
 
 @pytest.fixture(scope="module")
@@ -22,70 +22,28 @@ def cluster() -> Iterator[sapwood.Cluster]:
         yield cluster
 
 
-class Client(threading.Thread):
-    """Produces until told to stop, each message again until it is stored."""
-
-    def __init__(self, url: str, topic: str, name: str) -> None:
-        super().__init__()
-        self._http = httpx.Client(base_url=url, timeout=30, verify=False)
-        self._topic = topic
-        self._prefix = name
-        self.stopping = threading.Event()
-        self.statuses: Counter[int] = Counter()
-        self.stored: list[str] = []
-
-    def run(self) -> None:
-        while not self.stopping.is_set():
-            message = f"{self._prefix}-{len(self.stored)}"
-            body = {"topic": self._topic, "message": message, "id": message}
-            response = self._http.post("/producer/produce", json=body)
-            self.statuses[response.status_code] += 1
-            if response.status_code == 200:
-                self.stored.append(message)
-            elif response.status_code == 503:
-                self.stopping.wait(float(response.headers["retry-after"]) / 10)
-
-
 def test_e7_only_retryable_answers_while_leaders_and_managers_die(
     cluster: sapwood.Cluster,
 ) -> None:
-    topic = unique("e7")
-    with Gateway(cluster.bootstrap) as gateway:
-        ok(gateway.post("/topics", topic=topic, partitions=3), 201)
-        clients = [Client(gateway.url, topic, f"client-{it}") for it in range(CLIENTS)]
-        for client in clients:
-            client.start()
-        try:
-            for _ in range(2):
-                controller = ok(gateway.get("/status"))["controller"]
-                await_more(clients)
-                cluster.kill(controller)
-                await_more(clients)
-                eventually(partial(has_controller_beside, gateway, controller), 30)
-                cluster.restart(controller)
-                cluster.wait_healthy()
-        finally:
-            for client in clients:
-                client.stopping.set()
-            for client in clients:
-                client.join()
-        statuses = sum((it.statuses for it in clients), Counter())
-        assert set(statuses) <= {200, 503}, statuses
-        stored = {each for it in clients for each in it.stored}
-        assert len(stored) == sum(len(it.stored) for it in clients)
-        size = ok(gateway.get("/size", topic=topic))["size"]
-        assert size == len(stored), "what was acknowledged is there, once"
+    outcome = run(cluster, unique("e7"), [controller, controller])
+    print(outcome)  # how long it took: the command judges that
+    assert outcome.complaints == []
+    assert outcome.statuses[200] > 0
 
 
-def await_more(clients: list[Client]) -> None:
-    """Until each of them has stored some more."""
-    wanted = [len(it.stored) + 5 for it in clients]
-    eventually(lambda: all(len(it.stored) > n for it, n in zip(clients, wanted, strict=True)), 60)
+def test_e7_answers_of_another_kind_and_messages_that_are_lost_or_doubled_are_found() -> None:
+    assert Outcome(Counter({200: 5, 503: 2}), 5, 5).complaints == []
+    assert Outcome(Counter({200: 5, 500: 1}), 5, 5).complaints == ["1 answers 500"]
+    assert Outcome(Counter({200: 5}), 5, 4).complaints == ["5 were acknowledged, 4 are there"]
+    assert Outcome(Counter({200: 5}), 5, 6).complaints == ["5 were acknowledged, 6 are there"]
 
 
-def has_controller_beside(gateway: Gateway, gone: int) -> bool:
-    found = gateway.get("/status")
-    return found.status_code == 200 and found.json()["controller"] not in (None, gone)
+def test_e7_a_long_row_of_refusals_is_found() -> None:
+    answers = [Answer(1, 200), Answer(2, 503), Answer(2.5, 503), Answer(3.5, 200), Answer(9, 503)]
+    assert longest_refusal_s(answers) == 1.5
+    assert not Outcome(longest_refusals_s=[0, 1.5]).is_slow
+    assert longest_refusal_s([*answers, Answer(12, 503)]) == 3.0
+    assert Outcome(longest_refusals_s=[0, 3.0]).is_slow
 
 
 def test_e7_without_a_quorum_changes_are_refused_and_can_be_tried_again(tmp_path: object) -> None:

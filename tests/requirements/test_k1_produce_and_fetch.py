@@ -1,6 +1,7 @@
 """K1: produce and fetch with all codecs, headers and timestamps, for clients that already exist.
 
-tests/judges has the whole matrix; here is the row in one piece. Java clients come later.
+tests/judges has the whole matrix; here is the row in one piece; `python -m compat java` has Kafka's
+own clients.
 """
 
 import pytest

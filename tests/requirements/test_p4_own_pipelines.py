@@ -12,9 +12,11 @@ from sapwood.pytest_plugin import SharedCluster
 from sapwood.spark.explaining import explain
 from sapwood.spark.pipelines.own import own_pipeline
 from sapwood.spark.pipelines.state import Request, run_folder
+from tests.cli.command import sapwood as command
 from tests.spark.killed import patiently
 from tests.spark.pipeline import ran
 from tests.spark.rows import numbered, numbers_of
+from tests.spark.standalone import connect_server
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -74,3 +76,36 @@ def test_p4_a_sql_file_and_a_python_file_run_as_they_are_and_go_on_where_they_we
     with pytest.raises(LookupError) as raised:
         run_here(python)
     assert explain(raised.value) == "LookupError: no such thing"
+
+
+def test_p4_a_folder_that_init_makes_runs_as_a_declarative_pipeline_of_python_and_sql(
+    sapwood_cluster: SharedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bootstrap = sapwood_cluster.bootstrap
+    monkeypatch.chdir(tmp_path)
+    out, _ = command("pipeline", "init", "shop")
+    assert "sapwood pipeline run shop" in out
+    command("produce", "greetings", bootstrap=bootstrap, stdin=b"hello\nhello\ngood day\n")
+    ran("shop", directory=tmp_path, bootstrap=bootstrap)
+    tables = run_folder(tmp_path, "shop").path / "spark-warehouse"
+    texts = pq.read_table(tables / "greetings")["text"].to_pylist()
+    assert sorted(texts) == ["good day", "hello", "hello"]
+    counts = pq.read_table(tables / "greeting_counts").to_pylist()
+    assert {row["text"]: row["times"] for row in counts} == {"hello": 2, "good day": 1}
+
+
+def test_p4_such_a_folder_runs_on_a_spark_connect_server_that_is_there(
+    sapwood_cluster: SharedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bootstrap, topic = sapwood_cluster.bootstrap, sapwood_cluster.topic("greetings")
+    monkeypatch.chdir(tmp_path)
+    command("pipeline", "init", "shop")
+    table = tmp_path / "shop" / "transformations" / "greetings.py"
+    table.write_text(table.read_text().replace('"greetings")', f'"{topic}")'))
+    command("produce", topic, bootstrap=bootstrap, stdin=b"hello\nhello\n")
+    with connect_server(tmp_path / "server") as remote:
+        ran("shop", "--remote", remote, directory=tmp_path, bootstrap=bootstrap)
+    tables = tmp_path / "server" / "warehouse"
+    assert pq.read_table(tables / "greetings")["text"].to_pylist() == ["hello", "hello"]
+    (count,) = pq.read_table(tables / "greeting_counts").to_pylist()
+    assert (count["text"], count["times"]) == ("hello", 2)

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from chaos import brief_spark
 from sapwood.bulk import produce_arrow
 from sapwood.node.lock import holder, is_locked
 from sapwood.spark.pipelines.state import run_folder
 from tests.cli.command import sapwood as command
 from tests.helpers import eventually
-from tests.spark.pipeline import DEADLINE_S, QUICK
+from tests.spark.pipeline import DEADLINE_S
 from tests.spark.rows import numbered
 
 pytestmark = pytest.mark.timeout(900)
@@ -33,7 +34,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 def test_p7_up_keeps_a_pipeline_running_through_a_crash_and_down_stops_it(directory: Path) -> None:
     at = ("--dir", str(directory))
     table = directory / "table"
-    words = ("latest", "--topic", "orders", "--table", str(table), "--text", *QUICK)
+    words = ("latest", "--topic", "orders", "--table", str(table), "--text", *brief_spark.OPTIONS)
     spec = " ".join(f'"{word}"' for word in words)
     command("up", "--nodes", "1", "--port", "0", "--detach", "--pipeline", spec, *at)
     # `up` returned with the cluster; Spark takes longer than that.
