@@ -32,7 +32,10 @@ run: $(INSTALLED) ## start NODES nodes (3), EDGES edges (2) and PIPELINES (archi
 	  else pipelines=; echo "without its pipelines ($(PIPELINES)): they need Java 17 or newer, which make system installs where there is apt"; fi; \
 	  exec $(BIN)/sapwood up --nodes $(NODES) --edges $(EDGES) $$pipelines
 
-test: $(INSTALLED) system lint ## lint, types and every test, JOBS (4) at once
+test: $(INSTALLED) system ## lint, types and every test, JOBS (4) at once
+	@$(BIN)/sapwood pipeline prepare & preparing=$$!; \
+	  $(MAKE) --no-print-directory lint || { kill $$preparing; exit 1; }; \
+	  wait $$preparing || echo "tests that start a Spark will take longer"
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 lint: $(INSTALLED) ## style, format, types and the rules of the house
@@ -65,6 +68,7 @@ big: $(INSTALLED) ## write GIB GiB (5), show memory and the time of a restart af
 
 chaos: $(INSTALLED) system ## faults on a real cluster under load, for MINUTES minutes (5)
 	$(BIN)/python -m chaos run --minutes $(MINUTES) --audit
+	$(BIN)/python -m chaos stress --audit
 	$(BIN)/python -m chaos spark-once
 	$(BIN)/python -m chaos archive-once
 
