@@ -113,3 +113,19 @@ async def test_a_running_node_follows_moves_and_settings_that_it_learns_of_by_a_
     assert (partition.target, partition.log.config.retention_bytes) == ((2, 1), -1)
     assert replicas.get(topic_id, 1).target == (0, 1)
     await broker.stop()
+
+
+@on_a_loop
+async def test_the_metadata_go_on_when_their_log_is_opened_anew(tmp_path: Path) -> None:
+    """A full disk takes it offline for a while; what was opened again is another object."""
+    async with started(tmp_path) as it:
+        await it.create("before")
+        state = it.broker.state
+        before = state.store.partition
+        before.lacks_room = True
+        before.take_offline("no room")
+        await eventually_on_loop(lambda: state.store.partition is not before)
+        await eventually_on_loop(lambda: state.store.is_controller)
+        (created,) = await it.create("after")
+        assert created.error_code == 0
+        assert set(state.image.topics) == {"before", "after"}

@@ -15,7 +15,7 @@ from sapwood.broker.producer_ids import ProducerIds
 from sapwood.broker.serving import Response, answer_to
 from sapwood.broker.settling import Settling
 from sapwood.broker.state import BrokerConfig, BrokerState, wall_clock_ms
-from sapwood.broker.store import TOPIC_ID, MetadataStore
+from sapwood.broker.store import TOPIC_ID, BadSnapshot, MetadataStore
 from sapwood.broker.supervising import Supervising
 from sapwood.metadata import records as r
 from sapwood.metadata.controller import METADATA_TOPIC
@@ -119,6 +119,7 @@ class Broker:
             entropy=self._entropy,
             timing=config.timing,
             heartbeat_s=config.heartbeat_s,
+            on_opened=self._opened,
             on_unwanted=self._unwanted,
             on_role_changed=self._role_changed,
             on_expired=self._expired,
@@ -126,7 +127,7 @@ class Broker:
         if isinstance(self._peers, Peers):
             self._peers.clock = replicas.clock
         await replicas.begin()
-        store = self._open_store(replicas)
+        store = await self._open_store(replicas)
         self._state = BrokerState(
             config=config,
             replicas=replicas,
@@ -144,7 +145,11 @@ class Broker:
         self._holding = holding.Holding(self._state)
         self.state.attaching = Attaching(self.state)
         self.state.supervising = Supervising(self.state)
-        store.open()
+        try:
+            store.open()
+        except BadSnapshot as error:
+            store.set_aside()
+            await self._refill_metadata(replicas, str(error))
         await store.settled()
         replicas.remove_files(store.image.deleted_topics)
         await self._open_leftovers()
@@ -312,12 +317,11 @@ class Broker:
 
     # -- following the metadata --------------------------------------------------------------
 
-    def _open_store(self, replicas: Replicas) -> MetadataStore:
-        partition = replicas.open(
-            Plan(METADATA_TOPIC, TOPIC_ID, 0, _METADATA_SETTINGS, self._config.metadata_voters, ())
-        )
+    async def _open_store(self, replicas: Replicas) -> MetadataStore:
+        voters = self._config.metadata_voters
+        partition = replicas.open(Plan(METADATA_TOPIC, TOPIC_ID, 0, _METADATA_SETTINGS, voters, ()))
         if partition is None:
-            raise MetadataLost(f"the metadata log is damaged: {replicas.offline()[0][2]}")
+            partition = await self._refill_metadata(replicas, replicas.offline()[0][2])
         return MetadataStore(
             partition,
             self._disk,
@@ -325,6 +329,22 @@ class Broker:
             self._now_ms,
             self._applied,
         )
+
+    async def _refill_metadata(self, replicas: Replicas, reason: str) -> Partition:
+        """Other nodes have them, too; what is damaged is of use to nobody but people."""
+        config = self._config
+        others = {voter.node for voter in config.metadata_voters} | set(config.members)
+        partition = None
+        if others - {config.node_id}:
+            logger.error("the metadata log is damaged: %s", reason)
+            partition = await replicas.refill((TOPIC_ID, 0))
+        if partition is None:
+            raise MetadataLost(f"the metadata log is damaged: {reason}")
+        return partition
+
+    def _opened(self, partition: Partition) -> None:
+        if self._state is not None and partition.topic_id == TOPIC_ID:
+            self._state.store.follow(partition)
 
     async def _applied(self, record: r.Record) -> None:
         """What a committed change of the metadata means for this node."""

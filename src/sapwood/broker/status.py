@@ -6,6 +6,7 @@ import functools
 import os
 
 from sapwood.broker.state import BrokerState
+from sapwood.metadata.placement import metadata_voters
 from sapwood.replica import Partition
 from sapwood.server import Request
 from sapwood.wire.codec import Struct
@@ -45,13 +46,17 @@ def node_status(state: BrokerState, request: Request, message: Struct) -> Struct
 def _health(state: BrokerState) -> dict[str, int | bool]:
     """Of the whole cluster, as this node has heard of it."""
     under_replicated = leaderless = 0
-    for topic, index in state.each_partition():
-        known = state.leadership(topic, index)
+    metadata = state.replicas.exchange.leaders.get(state.store.partition.key)
+    groups = [state.leadership(topic, index) for topic, index in state.each_partition()]
+    for known in [metadata, *groups]:
         if known is None or not state.is_alive(known.leader):
             leaderless += 1
         elif len(known.in_sync) < len(known.voters):
             under_replicated += 1
     reassigning, offline = len(state.moving()), len(state.replicas.offline())
+    if metadata is not None:
+        voters = sorted(it.node for it in metadata.voters)
+        reassigning += voters != metadata_voters(state.image, voters)
     nodes = state.image.nodes.values()
     return {
         "under_replicated": under_replicated,

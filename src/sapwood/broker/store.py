@@ -55,7 +55,6 @@ class MetadataStore:
         self.image = Image()
         self.applied = 0
         """Everything below this offset is in the image."""
-        self._partition = partition
         self._disk = disk
         self._snapshot_path = snapshot_path
         # Another file, so that a snapshot of our own that is being written can't undo it.
@@ -69,6 +68,11 @@ class MetadataStore:
         self._settling: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._snapshotting: asyncio.Future[None] | None = None
+        self.follow(partition)
+
+    def follow(self, partition: Partition) -> None:
+        """From now on the log is this one: what it was may have been set aside."""
+        self._partition = partition
         partition.hurries = partition.is_for_all = True
         partition.state_of = self
         partition.on_replica_progress = self._news.set
@@ -94,7 +98,7 @@ class MetadataStore:
         return self._partition.group.leader
 
     def open(self) -> None:
-        """Read what is known to be committed."""
+        """Read what is known to be committed. BadSnapshot if what was written down is damaged."""
         for path in (self._snapshot_path, self._received_path):
             if self._disk.exists(path):
                 file = self._disk.open(path, write=False)
@@ -104,6 +108,12 @@ class MetadataStore:
                     file.close()
         self._snapshot_offset = self.applied
         self._apply_committed()
+
+    def set_aside(self) -> None:
+        """Keep damaged snapshots under another name; those of others will take their place."""
+        for path in (self._snapshot_path, self._received_path):
+            if self._disk.exists(path):
+                self._disk.rename(path, f"{path}.damaged-{self._now_ms()}")
 
     # -- applying ----------------------------------------------------------------------------
 

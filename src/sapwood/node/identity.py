@@ -39,7 +39,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     metadata_voters: tuple[tuple[Natural, Natural], ...]
     """Node and incarnation of those who founded the metadata log."""
     members: dict[int, str] = {}
-    """Where other nodes were when this one joined: enough to find out where they are now."""
+    """Where other nodes were when this one last looked: enough to find out where they are now."""
 
 
 def read(directory: Path) -> Identity | None:

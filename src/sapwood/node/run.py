@@ -53,7 +53,7 @@ class Node(Shell):
     async def run(self, announce: bool) -> None:
         server, broker, member = await self._start()
         entry: Path | None = None
-        watch = asyncio.ensure_future(self._watch(broker))
+        watch = asyncio.ensure_future(self._watch(broker, member.identity))
         try:
             self.tell(server, member.identity.node_id, "core", announce)
             entry = self._register(server, member)
@@ -149,14 +149,31 @@ class Node(Shell):
         node_id = member.identity.node_id
         self._following = asyncio.ensure_future(follow(self._hints, node_id, member.secret, learn))
 
-    async def _watch(self, broker: Broker) -> None:
+    async def _watch(self, broker: Broker, who: identity.Identity) -> None:
         """What the metadata come to say about this node and the others' addresses."""
-        node_id, was_in = broker.state.config.node_id, False
-        while (is_in := node_id in broker.state.image.nodes) or not was_in:
+        was_in = False
+        while (is_in := who.node_id in broker.state.image.nodes) or not was_in:
             was_in = is_in
             self._places.review(lambda it: in_metadata(broker, it))
+            who = await self._remember_others(broker, who)
             await asyncio.sleep(WATCH_S)
         self.give_up("this node was removed from the cluster", REMOVED_STATUS)
+
+    async def _remember_others(self, broker: Broker, who: identity.Identity) -> identity.Identity:
+        """Without its metadata log this node would know of nobody to fill it again from."""
+        members = {
+            node: ready.join_address(*address)
+            for node in broker.state.image.nodes
+            if node != who.node_id and (address := in_metadata(broker, node)) is not None
+        }
+        if members == who.members:
+            return who
+        known = msgspec.structs.replace(who, members=members)
+        try:
+            await asyncio.to_thread(identity.write, self.directory, known)
+        except OSError as error:
+            logger.warning("the other nodes' addresses were not written down: %s", error)
+        return known
 
     def _learn_cluster(self, member: Member, broker: Broker) -> Member:
         """A founder knows its cluster's id once it has read or begun the metadata log."""

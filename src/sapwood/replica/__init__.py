@@ -18,9 +18,9 @@ from sapwood.replica.exchange import Exchange
 from sapwood.replica.host import CommitListener
 from sapwood.replica.leaders import Leadership
 from sapwood.replica.partition import Appended, OnCommitted, Partition
-from sapwood.replica.peers import Peers
+from sapwood.replica.peers import NoPeers, Peers
 from sapwood.replica.plan import Plan, Settings
-from sapwood.replica.replicas import UPKEEP_INTERVAL_S, JournalFailed, NoPeers, Replicas
+from sapwood.replica.replicas import UPKEEP_INTERVAL_S, JournalFailed, Replicas
 from sapwood.replica.transacting import Guard, is_in_progress
 from sapwood.server.link import PeerUnreachable
 

@@ -272,3 +272,22 @@ class Peers:
         else:
             return
         self._on_lost(peer.node, gone)
+
+
+class NoPeers:
+    """For a node on its own."""
+
+    async def request(
+        self,
+        node: int,
+        api: Api,
+        message: Said,
+        *,
+        timeout_s: float,
+        data: bool = False,
+        relay: bool = False,
+    ) -> Struct:
+        raise PeerUnreachable(f"node {node} is unknown here")
+
+    def lost_for_s(self, node: int) -> float | None:
+        return None

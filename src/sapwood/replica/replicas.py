@@ -19,11 +19,9 @@ from sapwood.replica.clock import NodeClock
 from sapwood.replica.exchange import Exchange, Peers
 from sapwood.replica.notes import Extent, Identity, Notes
 from sapwood.replica.partition import GroupKey, Partition
+from sapwood.replica.peers import NoPeers
 from sapwood.replica.plan import Plan, Settings, directory_name, key_of
 from sapwood.replica.raft_log import GroupLog
-from sapwood.server.link import PeerUnreachable, Said
-from sapwood.wire.apis import Api
-from sapwood.wire.codec import Struct
 from sapwood.wire.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -39,25 +37,6 @@ DAMAGED = ".damaged-"
 
 class JournalFailed(Exception):
     """What this node's replicas promise can't be made durable any more."""
-
-
-class NoPeers:
-    """For a node on its own."""
-
-    async def request(
-        self,
-        node: int,
-        api: Api,
-        message: Said,
-        *,
-        timeout_s: float,
-        data: bool = False,
-        relay: bool = False,
-    ) -> Struct:
-        raise PeerUnreachable(f"node {node} is unknown here")
-
-    def lost_for_s(self, node: int) -> float | None:
-        return None
 
 
 def _log_failure(removal: asyncio.Future[None]) -> None:
@@ -91,6 +70,7 @@ class Replicas:
         entropy: Callable[[int], bytes] = os.urandom,
         timing: Timing | None = None,
         heartbeat_s: float = 0.15,
+        on_opened: Callable[[Partition], None] = lambda partition: None,
         on_unwanted: Callable[[Partition], None] = lambda partition: None,
         on_role_changed: Callable[[Partition], None] = lambda partition: None,
         on_expired: Callable[[Partition], None] | None = None,
@@ -103,6 +83,7 @@ class Replicas:
         self._me = me
         self._entropy = entropy
         self._timing = timing or Timing()
+        self._on_opened = on_opened
         self._on_unwanted = on_unwanted
         self._on_role_changed = on_role_changed
         self._on_expired = on_expired
@@ -185,6 +166,7 @@ class Replicas:
 
     def _admit(self, partition: Partition) -> None:
         self._partitions[partition.key] = partition
+        self._on_opened(partition)
         if not partition.identity_is_durable:
             self._notes.flush().add_done_callback(lambda done: self._noted_who(partition, done))
         if partition.log.position != partition.log.durable_position:
@@ -479,32 +461,34 @@ class Replicas:
         damaged = [key for key, it in self._unopened.items() if not it.may_be_retried]
         damaged += [p.key for p in self if p.offline_reason is not None and p.may_be_mended]
         for key in damaged:
-            plan = self._plans.get(key)
             known = self.exchange.leaders.get(key)
-            partition = self._partitions.get(key)
-            if plan is None or known is None or known.leader == self._me.node:
-                continue
-            self._rename(key, self._known(key))
-            self._notes.note_extent(*key, Extent())
-            await self._notes.flush()
-            if self._plans.get(key) is not plan:
-                continue
-            if partition is not None:
-                if self._compacting is partition:
-                    await self._end_compaction()
-                partition.log.discard()
-                del self._partitions[key]
-            path = self._path(plan)
-            self._disk.rename(path, f"{path}{DAMAGED}{self._now_ms()}")
-            self._disk.sync_dir(self._directory)
-            self._unopened.pop(key, None)
-            self.mended_total += 1
-            logger.warning(
-                "partition %s-%d is refilled from the others; what was damaged is kept beside it",
-                plan.topic,
-                plan.index,
-            )
-            self.open(plan)
+            if known is not None and known.leader != self._me.node:
+                await self.refill(key)
+
+    async def refill(self, key: GroupKey) -> Partition | None:
+        """Begin a replica anew, empty and as another one: what it promised is forgotten."""
+        plan = self._plans.get(key)
+        if plan is None:
+            return None
+        self._rename(key, self._known(key))
+        self._notes.note_extent(*key, Extent())
+        await self._notes.flush()
+        if self._plans.get(key) is not plan:
+            return None
+        partition = self._partitions.get(key)
+        if partition is not None:
+            if self._compacting is partition:
+                await self._end_compaction()
+            partition.log.discard()
+            del self._partitions[key]
+        path = self._path(plan)
+        self._disk.rename(path, f"{path}{DAMAGED}{self._now_ms()}")
+        self._disk.sync_dir(self._directory)
+        self._unopened.pop(key, None)
+        self.mended_total += 1
+        name = f"{plan.topic}-{plan.index}"
+        logger.warning("%s is refilled from the others; the damaged one is kept beside it", name)
+        return self.open(plan)
 
     async def close(self) -> None:
         """A clean stop: all synced, all ends noted, so that the next start needs no scan."""
