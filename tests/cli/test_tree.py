@@ -9,6 +9,7 @@ import pytest
 import sapwood
 from tests.cli.command import said
 from tests.cli.command import sapwood as command
+from tests.helpers import eventually
 from tests.requirements.trees import Tree
 
 
@@ -21,8 +22,11 @@ def tree() -> Iterator[Tree]:
 
 
 def test_the_tree_is_drawn_with_load_and_round_trip_time_and_lag_of_each_link(tree: Tree) -> None:
-    out, _ = command("tree", bootstrap=tree.cluster.bootstrap)
-    cluster, core, p, q = out.splitlines()
+    def drawn() -> str:
+        out, _ = command("tree", bootstrap=tree.cluster.bootstrap)
+        return "" if "doesn't answer" in out else out
+
+    cluster, core, p, q = eventually(drawn).splitlines()
     assert cluster.startswith("cluster ")
     assert tree.address("0") in core
     assert "controller" in core
@@ -35,10 +39,14 @@ def test_the_tree_is_drawn_with_load_and_round_trip_time_and_lag_of_each_link(tr
 
 
 def test_the_same_for_programs(tree: Tree) -> None:
-    out, _ = command("tree", "-o", "json", bootstrap=tree.address("q"))
-    (core,) = json.loads(out)["children"]
-    (p,) = core["children"]
-    (q,) = p["children"]
+    def edges() -> list[dict[str, Any]]:
+        out, _ = command("tree", "-o", "json", bootstrap=tree.address("q"))
+        (core,) = json.loads(out)["children"]
+        (p,) = core["children"]
+        (q,) = p["children"]
+        return [] if None in (p["round_trip_ms"], q["round_trip_ms"]) else [p, q]
+
+    p, q = eventually(edges)
     assert p["round_trip_ms"] > 0
     assert q["lag"] == 0
 

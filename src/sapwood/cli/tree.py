@@ -111,11 +111,16 @@ def _named(node: dict[str, Any]) -> str:
         parts.append("controller")
     parts.append(f"{node['load']} clients")
     if node["kind"] == "edge":
-        if node["round_trip_ms"] is None:
+        if node["lag"] is None:
             parts.append("doesn't answer")
         else:
-            parts.append(f"{node['round_trip_ms']:.1f} ms to its parent and back")
-            parts.append(f"{node['lag']:.0f} records behind")
+            way = node["round_trip_ms"]
+            up = (
+                "its parent doesn't answer"
+                if way is None
+                else f"{way:.1f} ms to its parent and back"
+            )
+            parts += [up, f"{node['lag']:.0f} records behind"]
     return ", ".join(parts)
 
 

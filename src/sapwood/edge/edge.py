@@ -28,6 +28,7 @@ from sapwood.wire.frames import encode_response_frame
 ANSWER_S = 60.0
 LONGEST_ANSWER_S = 30 * 60.0
 FOR_SUPERVISOR = (Api.REGISTER_EDGE, Api.CONFIRM_EDGE, Api.REPORT_DOWN)
+PARENT_MS = "sapwood_tree_parent_round_trip_ms"
 _LENGTH_BYTES = 4
 
 Response = list[Buffer] | None
@@ -50,7 +51,8 @@ class Edge:
         self.node_id = identity.node_id
         self._advertised = identity.advertised
         self._load = load
-        self._parent_ms = 0.0
+        self._parent_ms: float | None = None
+        """None while the parent doesn't answer."""
         self._parked: dict[object, set[asyncio.Future[Response]]] = {}
         """Fetches that wait, by the connection that they came over."""
         self.uplink = Uplink()
@@ -93,9 +95,9 @@ class Edge:
             "sapwood_edge_parent_changes_total": float(self.uplink.changes_total),
             "sapwood_edge_lag_records": float(self.cache.lag),
             "sapwood_tree_clients": float(self._load()),
-            "sapwood_tree_parent_round_trip_ms": self._parent_ms,
             **self._hanging.metrics(),
             **({} if self._stand_in is None else self._stand_in.outbox.metrics()),
+            **({} if self._parent_ms is None else {PARENT_MS: self._parent_ms}),
         }
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
@@ -198,6 +200,7 @@ class Edge:
         loop = asyncio.get_running_loop()
         began = loop.time()
         sign = Struct(frame=b"")
+        self._parent_ms = None
         with contextlib.suppress(Lost):
             await self.uplink.ask(Api.RELAY, sign, timeout_s=ANSWER_S, repeatable=True)
             self._parent_ms = 1000 * (loop.time() - began)
