@@ -1,14 +1,17 @@
 """The metadata log: out of everybody's reach, and no reason to drop a connection."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from sapwood.broker import Broker, BrokerConfig
+from sapwood.broker.broker import MetadataLost
 from sapwood.disk import OsDisk
 from sapwood.metadata import records as r
 from sapwood.metadata.image import TOPIC_RESOURCE
+from sapwood.raft import START
 from sapwood.replica import Voter
 from sapwood.wire.apis import Api
 from sapwood.wire.codec import Struct
@@ -129,3 +132,36 @@ async def test_the_metadata_go_on_when_their_log_is_opened_anew(tmp_path: Path) 
         (created,) = await it.create("after")
         assert created.error_code == 0
         assert set(state.image.topics) == {"before", "after"}
+
+
+@on_a_loop
+@pytest.mark.parametrize("has_others", [False, True])
+async def test_a_damaged_image_is_set_aside_only_where_others_have_the_metadata_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_others: bool
+) -> None:
+    monkeypatch.setattr("sapwood.broker.store.SNAPSHOT_RECORDS", 4)
+    async with started(tmp_path) as it:
+        await it.create("orders", "parcels", "bills", "returns")
+        metadata = it.broker.state.store.partition
+        await eventually_on_loop(lambda: metadata.log.start_offset > 0)
+    path = tmp_path / "metadata.snapshot"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+    voters = (Voter(0, 0), Voter(1, 0)) if has_others else (Voter(0, 0),)
+    broker = Broker(
+        BrokerConfig(advertised=ADVERTISED, metadata_voters=voters), OsDisk(), str(tmp_path)
+    )
+    before = set(os.listdir(tmp_path / "logs"))
+    if has_others:
+        await broker.start()
+        assert broker.state.store.partition.log.position == START
+        await broker.stop()
+        (aside,) = (it for it in os.listdir(tmp_path) if it.startswith(f"{path.name}.damaged-"))
+        assert (tmp_path / aside).read_bytes() == data
+    else:
+        with pytest.raises(MetadataLost, match="damaged"):
+            await broker.start()
+        assert path.read_bytes() == data
+        assert set(os.listdir(tmp_path / "logs")) == before

@@ -148,8 +148,8 @@ class Broker:
         try:
             store.open()
         except BadSnapshot as error:
-            store.set_aside()
             await self._refill_metadata(replicas, str(error))
+            store.set_aside()
         await store.settled()
         replicas.remove_files(store.image.deleted_topics)
         await self._open_leftovers()
