@@ -45,12 +45,14 @@ class Edge:
         outbox: Outbox | None = None,
         timing: Timing | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
+        stopwatch: Callable[[], float] | None = None,
     ) -> None:
-        """`load` is how many clients there are."""
+        """`load` is how many clients there are. `stopwatch`: seconds, where a loop's are coarse."""
         self.clock = HeardClock(now_ms)
         self.node_id = identity.node_id
         self._advertised = identity.advertised
         self._load = load
+        self._stopwatch = stopwatch or asyncio.get_running_loop().time
         self._parent_ms: float | None = None
         """None while the parent doesn't answer."""
         self._parked: dict[object, set[asyncio.Future[Response]]] = {}
@@ -197,13 +199,12 @@ class Edge:
     async def _status(self, request: Request) -> Response:
         """With how long the way to the parent and back takes just now."""
         asked = self._ask_up(request, request.body)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = self._stopwatch()
         sign = Struct(frame=b"")
         self._parent_ms = None
         with contextlib.suppress(Lost):
             await self.uplink.ask(Api.RELAY, sign, timeout_s=ANSWER_S, repeatable=True)
-            self._parent_ms = 1000 * (loop.time() - began)
+            self._parent_ms = 1000 * (self._stopwatch() - began)
         return await self._answer(request, asked)
 
     def _pass_on(self, request: Request) -> Response | Awaitable[Response]:

@@ -62,7 +62,13 @@ class EdgeNode(Shell):
                 node_id, incarnation, advertised, cluster.secret, known, parent, routes
             )
             outbox = self._outbox()
-            edge = Edge(identity, _now_ms, load=lambda: len(server.connections), outbox=outbox)
+            edge = Edge(
+                identity,
+                _now_ms,
+                load=lambda: len(server.connections),
+                outbox=outbox,
+                stopwatch=time.perf_counter,
+            )
             server.handler, server.clock = edge.handle, edge.clock
             await server.start()
         except (NoMembership, JournalCorrupt) as error:
