@@ -124,15 +124,17 @@ def test_who_connects_and_asks_nothing_is_let_go(gateway: Gateway) -> None:
 
 
 def test_a_gateway_in_front_of_nothing_says_so_and_stays(gateway: Gateway) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else can
         port = nobody.getsockname()[1]
-    with Gateway(f"127.0.0.1:{port}") as lonely:
-        with ThreadPoolExecutor() as together:
-            ready, topics, metrics = together.map(lonely.get, ("/readyz", "/topics", "/metrics"))
-        assert str(port) in problem(ready, 503)
-        assert str(port) in problem(topics, 503)
-        assert "sapwood_up 0.0" in metrics.text
-        ok(lonely.get("/livez"))
+        with Gateway(f"127.0.0.1:{port}") as lonely:
+            with ThreadPoolExecutor() as together:
+                paths = ("/readyz", "/topics", "/metrics")
+                ready, topics, metrics = together.map(lonely.get, paths)
+            assert str(port) in problem(ready, 503)
+            assert str(port) in problem(topics, 503)
+            assert "sapwood_up 0.0" in metrics.text
+            ok(lonely.get("/livez"))
 
 
 def test_metrics_have_the_names_that_exporters_for_kafka_use(gateway: Gateway, topic: str) -> None:

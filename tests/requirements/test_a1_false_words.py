@@ -35,7 +35,9 @@ def supervisor() -> Iterator[Supervisor]:
         sapwood.Cluster(edges=1, topics={"news": 1}) as cluster,
         Gateway(cluster.bootstrap, node_id=0) as gateway,
     ):
-        yield Supervisor(cluster, gateway)
+        found = Supervisor(cluster, gateway)
+        eventually(found.edges)  # it hangs there before the supervisor has heard of that
+        yield found
 
 
 @pytest.mark.parametrize("wish", ["127.0.0.1:1", "77", "12345", "nobody", "127.0.0.1:11200"])

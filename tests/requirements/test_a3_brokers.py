@@ -35,7 +35,7 @@ class Fathers:
 @pytest.fixture(scope="module")
 def fathers() -> Iterator[Fathers]:
     with sapwood.Cluster(edges=1) as cluster, Gateway(cluster.bootstrap, node_id=0) as core:
-        (edge,) = ok(core.get("/jtree"))["children"][0]["children"]
+        (edge,) = eventually(lambda: ok(core.get("/jtree"))["children"][0]["children"])
         with Gateway(cluster.edge_address(), node_id=edge["id"]) as beside:
             yield Fathers(cluster, core, beside, edge["id"])
 

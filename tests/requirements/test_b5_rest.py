@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 import sapwood
@@ -174,7 +173,7 @@ def test_b5_a_gateway_that_is_killed_loses_nothing(
     eventually(lambda: pending_of(gateways[0], topic) == 3)
     doomed.kill()
     got: list[str] = []
-    while len(got) < 3 and (response := httpx.get(gateways[0].url + path)).status_code == 200:
+    while len(got) < 3 and (response := gateways[0].http.get(path)).status_code == 200:
         got.append(response.json()["message"])
     assert got[-2:] == ["b", "c"]
 

@@ -1,6 +1,7 @@
 """E2: a node that restarts finds its partitions, their peers and their state, and rejoins."""
 
 import sapwood
+from tests.helpers import eventually
 from tests.judges.confluent import Confluent
 from tests.judges.judge import Message
 from tests.requirements.test_e1_three_replicas import replicas
@@ -21,6 +22,12 @@ def test_e2_a_restarted_node_has_what_it_had_and_catches_up() -> None:
             judge.produce("e2", MEANWHILE, partition=partition)
         cluster.restart(1)
         cluster.wait_healthy()
+
+        def has_caught_up() -> bool:
+            mine = replicas(cluster, "e2", [1]).values()
+            return [it.log_end for it in mine] == [len(BEFORE) + len(MEANWHILE)] * 3
+
+        eventually(has_caught_up)  # who was in sync lately counts as in sync
         new = replicas(cluster, "e2")
         for partition in range(3):
             mine, before = new[partition, 1], old[partition, 1]

@@ -80,7 +80,7 @@ def test_e7_the_command_serves_in_front_of_a_cluster(cluster: sapwood.Cluster) -
     try:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
-        found = httpx.get(f"http://{ready['rest']}/status").json()
+        found = httpx.get(f"http://{ready['rest']}/status", timeout=30).json()
         assert found["status"] == "broker running"
     finally:
         process.terminate()

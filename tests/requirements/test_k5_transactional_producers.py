@@ -95,7 +95,7 @@ def test_k5_a_producer_that_is_killed_leaves_nothing_half_done() -> None:
     with sapwood.Cluster(nodes=3) as cluster:
         judge = Confluent(cluster.bootstrap)
         judge.create_topic("left", partitions=1, replicas=3)
-        lost = ConfluentTransactor(cluster.bootstrap, "gone", timeout_ms=2000)
+        lost = ConfluentTransactor(cluster.bootstrap, "gone", timeout_ms=5000)
         lost.begin()
         lost.send("left", b"never committed")
         with contextlib.suppress(confluent_kafka.KafkaException):
@@ -104,7 +104,7 @@ def test_k5_a_producer_that_is_killed_leaves_nothing_half_done() -> None:
         judge.produce("left", [Message(b"after")])
         for reader in TRANSACTORS.values():
             # Until its time is up, nobody can know whether it will be committed.
-            eventually(functools.partial(reads, reader, cluster, "left", [b"after"]))
+            eventually(functools.partial(reads, reader, cluster, "left", [b"after"]), 40)
 
 
 def test_k5_the_next_instance_of_an_application_takes_over() -> None:

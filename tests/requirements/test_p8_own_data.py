@@ -86,7 +86,8 @@ def test_p8_the_systems_own_data_is_in_topics_and_archive_and_rollup_make_tables
 
     def is_led() -> bool:
         told = {(it["topic"], it["partition"]): it for it in records(bootstrap, "__sapwood_raft")}
-        return told["news", got.partition]["leader"] in told["news", got.partition]["peers"]
+        found = told.get(("news", got.partition))
+        return found is not None and found["leader"] in found["peers"]
 
     def has_acknowledged(who: str) -> bool:
         """The first of two messages, which are in one partition since one sent both."""
