@@ -22,7 +22,9 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with package.Cluster(data_dir=directory) as cluster:
         with KafkaClient(cluster.bootstrap) as client:
             client.send("t", b"first", b"key", [("h", b"1"), ("n", None)], timestamp_ms=1234).get()
-        with KafkaClient(cluster.bootstrap, compression=Compression.GZIP) as client:
+        with KafkaClient(
+            cluster.bootstrap, compression=Compression.GZIP, linger_ms=60_000
+        ) as client:
             for value in (b"a", None, b"\xff"):
                 client.send("t", value)
     return directory / "node-0"

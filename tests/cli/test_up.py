@@ -135,7 +135,7 @@ def test_a_node_that_is_killed_is_started_again(directory: Path) -> None:
         same_place: bool = node["addresses"] == killed["addresses"]
         return same_place and node["pid"] != killed["pid"]
 
-    eventually(another_runs)
+    eventually(another_runs, 60)
     assert "ended with status -9" in (directory / "supervisor.log").read_text()
     assert sapwood("down", "--dir", str(directory)).returncode == 0
 
@@ -144,7 +144,7 @@ def test_a_node_ends_with_a_supervisor_that_is_killed(directory: Path) -> None:
     sapwood("up", "--nodes", "1", "--port", "0", "--detach", "--dir", str(directory))
     pid = status(directory)["nodes"][0]["pid"]
     os.kill(int((directory / "supervisor.lock").read_text()), signal.SIGKILL)
-    eventually(lambda: not psutil.pid_exists(pid))
+    eventually(lambda: not psutil.pid_exists(pid), 60)
     assert status(directory)["nodes"][0]["state"] == "stopped"
 
 

@@ -68,7 +68,7 @@ def test_a_node_that_is_killed_or_wiped_comes_back_by_itself(directory: Path) ->
         else:
             path.unlink()
     os.kill(victim["pid"], signal.SIGKILL)
-    eventually(lambda: status(directory)["nodes"][1]["pid"] not in (None, victim["pid"]))
+    eventually(lambda: status(directory)["nodes"][1]["pid"] not in (None, victim["pid"]), 60)
     back = told()["nodes"][1]
     assert back["addresses"] == victim["addresses"]
     assert (directory / "node-1" / "identity.json").exists()
@@ -97,8 +97,8 @@ def test_a_node_is_drained_and_removed_and_its_process_ends(directory: Path) -> 
     assert told()["nodes"][3]["replicas"] == 0
     removed = sapwood("node", "remove", "3")
     assert removed.returncode == 0, removed.stderr
-    eventually(lambda: not psutil.pid_exists(pid))
-    eventually(lambda: len(status(directory)["nodes"]) == 3)
+    eventually(lambda: not psutil.pid_exists(pid), 60)
+    eventually(lambda: len(status(directory)["nodes"]) == 3, 60)
     assert told()["healthy"]
 
 

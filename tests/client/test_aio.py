@@ -116,7 +116,7 @@ def test_sending_creates_a_topic_and_reading_does_not(bootstrap: str) -> None:
             await everything(client, read)
         assert read not in (await client.metadata()).topics
 
-    with_client(bootstrap, work, topic_wait_ms=300)
+    with_client(bootstrap, work, topic_wait_ms=2000)
 
 
 def test_a_client_that_may_not_create_topics_says_that_there_is_none(bootstrap: str) -> None:
@@ -138,7 +138,7 @@ def test_a_partition_that_is_not_there_is_named_and_one_that_is_added_is_found(
         await client.create_partitions({topic: 2})
         assert (await (await client.send(topic, b"x", partition=1))).partition == 1
 
-    with_client(bootstrap, work, topic_wait_ms=300)
+    with_client(bootstrap, work, topic_wait_ms=2000)
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
@@ -397,7 +397,7 @@ def test_any_request_can_be_made_of_any_broker(bootstrap: str) -> None:
         with pytest.raises(KafkaError, match="no partition 5"):
             await client.request(Api.DESCRIBE_CLUSTER, question, Leader(topic, 5))
 
-    with_client(bootstrap, work, topic_wait_ms=300)
+    with_client(bootstrap, work, topic_wait_ms=2000)
 
 
 def test_a_broker_that_is_not_there_is_reported_with_its_address() -> None:

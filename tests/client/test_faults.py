@@ -134,7 +134,7 @@ def test_a_record_that_is_not_acknowledged_in_time_fails_and_the_next_one_is_sto
 ) -> None:
     async def run() -> None:
         async with cut_off_node(tmp_path) as (_, proxy):
-            options = {"request_timeout_ms": 100, "delivery_timeout_ms": 300, "backoff_ms": 1}
+            options = {"request_timeout_ms": 1000, "delivery_timeout_ms": 3000, "backoff_ms": 1}
             async with AsyncKafkaClient(f"127.0.0.1:{proxy.port}", **options) as client:
                 await (await client.send("t", b"0"))
                 proxy.swallows_answers = True

@@ -14,6 +14,7 @@ from sapwood.client.admin import NewTopic
 from sapwood.client.group_admin import describe_group
 from sapwood.client.session import AckMode
 from sapwood.client.subscriber import group_of
+from tests.client.getting import PATIENCE_S, SOON_S, get_all
 from tests.helpers import eventually, eventually_on_loop, unique
 
 
@@ -30,9 +31,8 @@ def put_numbers(client: Client, topic: str, numbers: range, partitions: int = 1)
     client.flush()
 
 
-def drain(client: Client, topic: str, timeout: float = 0.5) -> list[int]:
-    """Until nothing comes any more."""
-    return [int(message.text) for message in client.messages(topic, timeout)]
+def drain(client: Client, topic: str, count: int) -> list[int]:
+    return [int(message.text) for message in get_all(client, topic, count)]
 
 
 def test_a_subscriber_gets_what_is_put_after_it_subscribed_once_and_in_order(
@@ -43,7 +43,7 @@ def test_a_subscriber_gets_what_is_put_after_it_subscribed_once_and_in_order(
         put_numbers(alice, topic, range(5))
         assert alice.subscribe(topic)
         put_numbers(alice, topic, range(5, 30))
-        assert drain(alice, topic) == list(range(5, 30))
+        assert drain(alice, topic, 25) == list(range(5, 30))
 
 
 def test_who_only_looks_and_does_not_wait_gets_its_messages_too(bootstrap: str) -> None:
@@ -78,7 +78,7 @@ def test_a_subscriber_may_begin_with_the_earliest_message(bootstrap: str) -> Non
     with Client(bootstrap, id="alice") as alice:
         put_numbers(alice, topic, range(5))
         assert alice.subscribe(topic, start="earliest")
-        assert drain(alice, topic) == list(range(5))
+        assert drain(alice, topic, 5) == list(range(5))
         with pytest.raises(ValueError, match="earliest"):
             alice.subscribe(topic, start="tomorrow")  # type: ignore[arg-type]
 
@@ -90,7 +90,7 @@ def test_to_subscribe_again_moves_nothing(bootstrap: str) -> None:
         put_numbers(alice, topic, range(3))
         assert not alice.subscribe(topic)
         assert not alice.subscribe(topic, start="earliest")
-        assert drain(alice, topic) == [0, 1, 2]
+        assert drain(alice, topic, 3) == [0, 1, 2]
 
 
 def test_many_that_subscribe_at_once_begin_one_subscription_that_misses_nothing(
@@ -108,7 +108,7 @@ def test_many_that_subscribe_at_once_begin_one_subscription_that_misses_nothing(
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(subscribe_and_put, range(6)))
     with Client(bootstrap, id="alice") as alice:
-        assert sorted(drain(alice, topic)) == list(range(6))
+        assert sorted(drain(alice, topic, 6)) == list(range(6))
 
 
 def test_every_subscriber_gets_every_message(bootstrap: str) -> None:
@@ -120,7 +120,7 @@ def test_every_subscriber_gets_every_message(bootstrap: str) -> None:
             client.subscribe(topic)
         put_numbers(shop, topic, range(60), 3)
         for client in clients:
-            assert sorted(drain(client, topic)) == list(range(60))
+            assert sorted(drain(client, topic, 60)) == list(range(60))
             client.close()
 
 
@@ -133,7 +133,7 @@ def test_a_subscriber_that_was_away_goes_on_where_it_was(bootstrap: str) -> None
     with Client(bootstrap, id="shop") as shop:
         put_numbers(shop, topic, range(20, 25))
     with Client(bootstrap, id="alice") as alice:
-        assert drain(alice, topic) == list(range(7, 25))
+        assert drain(alice, topic, 18) == list(range(7, 25))
 
 
 def test_one_commit_serves_many_messages(bootstrap: str) -> None:
@@ -142,7 +142,7 @@ def test_one_commit_serves_many_messages(bootstrap: str) -> None:
         alice.subscribe(topic)
         put_numbers(alice, topic, range(500), 2)
         found: list[int] = []
-        while batch := alice.get_many(topic, 100, timeout=0.5):
+        while batch := alice.get_many(topic, 100, PATIENCE_S if len(found) < 500 else SOON_S):
             assert len(batch) <= 100
             found += [int(message.text) for message in batch]
         assert sorted(found) == list(range(500))
@@ -176,7 +176,7 @@ def test_who_unsubscribes_does_so_for_all_processes_and_leaves_nothing(bootstrap
         there.put(topic, "2")
         there.subscribe(topic)
         there.put(topic, "3")
-        assert drain(there, topic) == [3]
+        assert drain(there, topic, 1) == [3]
 
 
 def test_who_subscribes_again_is_subscribed_though_another_process_has_not_heard_of_the_end(
@@ -285,15 +285,12 @@ def test_partitions_that_are_added_are_got_from_their_beginning(bootstrap: str) 
     with Client(bootstrap, id="alice") as alice, KafkaClient(bootstrap) as admin:
         alice.subscribe(topic)
         alice.put(topic, "0")
-        assert drain(alice, topic) == [0]
+        assert drain(alice, topic, 1) == [0]
         admin.create_partitions({topic: 3})
         for partition in range(3):
             admin.send(topic, b"%d" % (partition + 1), partition=partition)
         admin.flush()
-        found: list[int] = []
-        while len(found) < 3:
-            found += eventually(lambda: drain(alice, topic))
-        assert sorted(found) == [1, 2, 3]
+        assert sorted(drain(alice, topic, 3)) == [1, 2, 3]
 
 
 def test_who_has_yet_to_get_how_much_is_told(bootstrap: str) -> None:
@@ -322,7 +319,7 @@ def test_messages_that_were_deleted_first_are_told_of_once(bootstrap: str) -> No
             with pytest.raises(sapwood.PositionLost, match="offsets 1 to 5") as caught:
                 again.get(topic, 10)
             assert (caught.value.lost_from, caught.value.lost_to) == (1, 6)
-            assert drain(again, topic) == [6, 7, 8, 9]
+            assert drain(again, topic, 4) == [6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("ack", ["auto", "manual"])
@@ -385,8 +382,8 @@ def test_who_acknowledges_nothing_waits_when_too_much_is_out(bootstrap: str) -> 
     with Client(bootstrap, id="alice") as alice:
         alice.subscribe(topic)
         put_numbers(alice, topic, range(300))
-        lent: list[sapwood.Message] = []
-        while batch := alice.get_many(topic, 300, 0.5, ack="manual", ack_timeout=300):
+        lent = alice.get_many(topic, 300, PATIENCE_S, ack="manual", ack_timeout=300)
+        while batch := alice.get_many(topic, 300, SOON_S, ack="manual", ack_timeout=300):
             lent += batch
         assert 100 <= len(lent) < 300
         for message in lent[1::2]:  # as scattered as can be
@@ -410,7 +407,7 @@ def test_an_ack_for_a_message_that_has_moved_to_another_process_is_refused(
         assert message is not None
         with Client(bootstrap, id="alice") as second:
             # The first one makes no call, and so is not heard of any more.
-            again = eventually(lambda: second.get(topic, 1, ack="manual"), 40)
+            again = eventually(lambda: second.get(topic, 1, ack="manual"), 90)
             assert again is not None
             assert again.text == "0"
             with pytest.raises(NotAcknowledged):

@@ -201,7 +201,7 @@ def run_until_killed(bootstrap: str, ack: str, lines: int) -> list[str]:
 def get_up_to(last: int, client: sapwood.Client) -> list[int]:
     found: list[int] = []
     while last not in found:
-        messages = eventually(lambda: client.get_many("t", timeout=1), 40)
+        messages = eventually(lambda: client.get_many("t", timeout=1), 90)
         found += [int(message.text) for message in messages]
     return found
 

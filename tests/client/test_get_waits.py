@@ -8,8 +8,10 @@ import pytest
 import sapwood
 from sapwood.client import KafkaClient, subscriber
 from sapwood.client.admin import NewTopic
+from sapwood.client.ledger import MAX_RANGES
 from sapwood.client.procedures import Procedure
 from sapwood.client.subscriber import Subscriber
+from tests.client.getting import PATIENCE_S, SOON_S
 from tests.helpers import unique
 
 
@@ -76,9 +78,15 @@ def test_who_waits_for_room_goes_on_when_there_is_some(
             await alice.subscribe(topic)
             await alice.put_many(topic, [str(number) for number in range(400)], key="k")
             lent: list[sapwood.Message] = []
-            while batch := await alice.get_many(topic, 400, 0.5, ack="manual", ack_timeout=600):
+            while batch := await alice.get_many(
+                topic,
+                400,
+                PATIENCE_S if len(lent) < MAX_RANGES else SOON_S,
+                ack="manual",
+                ack_timeout=600,
+            ):
                 lent += batch
-            assert len(lent) < 400
+            assert len(lent) == MAX_RANGES
             rounds.count = 0
             waiting = asyncio.ensure_future(alice.get(topic, ack="manual"))
             await alice.pending(topic)
