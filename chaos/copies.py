@@ -22,7 +22,12 @@ def record_copies(
     recorder: Recorder, target: Target, ends: dict[Partition, int], patience_s: float
 ) -> None:
     """Up to the ends that others have found."""
-    known = target.partitions(list({topic for topic, _ in ends}))
+    topics = list({topic for topic, _ in ends})
+    deadline = time.monotonic() + patience_s
+    while not ends.keys() <= (known := target.partitions(topics)).keys():
+        if time.monotonic() > deadline:
+            raise CopyIncomplete(f"nobody tells where copies are of {ends.keys() - known.keys()}")
+        time.sleep(EVERY_S)
     for (topic, partition), end in ends.items():
         for node in known[topic, partition].replicas:
             with Direct(target.address(node), timeout_s=5.0) as direct:

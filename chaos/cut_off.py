@@ -15,7 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -159,7 +159,7 @@ def cut_off(options: Options, directory: Path, say: Say = lambda _: None) -> Out
             if options.kill:
                 cluster.kill_edge()
                 cluster.restart_edge()
-            _watch(cluster, options.seconds / 2, found, say)
+            _watch(cluster, options.seconds / 2, found, say, lambda: _has_queued(senders, found))
             cluster.heal()
             _watch(cluster, AROUND_S, found, say)
         finally:
@@ -197,13 +197,27 @@ def _queued(cluster: sapwood.Cluster) -> int:
         return sum(it.records for it in connection.outbox().partitions)
 
 
-def _watch(cluster: sapwood.Cluster, seconds: float, found: Outcome, say: Say) -> None:
+def _watch(
+    cluster: sapwood.Cluster,
+    seconds: float,
+    found: Outcome,
+    say: Say,
+    is_enough: Callable[[], bool] = lambda: True,
+) -> None:
+    """For so long, and on a busy machine until it is enough."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    latest = until + ANSWER_S
+    while (now := time.monotonic()) < until or (now < latest and not is_enough()):
         queued = _queued(cluster)
         found.queued_at_most = max(found.queued_at_most, queued)
         say(f"{queued} in the outbox")
         time.sleep(LOOK_S)
+
+
+def _has_queued(senders: Sequence[Sender], found: Outcome) -> bool:
+    """Whether something was seen in the outbox, and a sender told that what it sent is there."""
+    told = any(QUEUED in list(it.answers.values()) for it in senders)
+    return told and found.queued_at_most > 0
 
 
 def _await_delivery(cluster: sapwood.Cluster) -> bool:

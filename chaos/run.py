@@ -33,8 +33,10 @@ START_PATIENCE_S = 30.0
 HEAL_PATIENCE_S = 60.0
 READ_PATIENCE_S = 15.0
 LONGEST_DELAY_S = 120.0
-# With its only copy damaged a partition never comes back: no use to wait long.
+# With its only copy damaged a partition never comes back: no use to wait long. Others have to be
+# read nevertheless.
 HOPELESS_PATIENCE_S = 2.0
+HOPELESS_READ_PATIENCE_S = 6.0
 CLEAN_RUNS_KEPT = 5
 
 Say = Callable[[str], None]
@@ -171,9 +173,10 @@ class _Work:
         """Until every partition takes records again and all is whole."""
         self._tell("healing", say)
         self._target.heal()
-        patience_s = HOPELESS_PATIENCE_S if self._hopeless() else HEAL_PATIENCE_S
         try:
             self._target.await_health(HEAL_PATIENCE_S)
+            # A node that has just been started says only now what it refuses.
+            patience_s = HOPELESS_PATIENCE_S if self._hopeless() else HEAL_PATIENCE_S
             self._await_acknowledgements(patience_s, "healed, writing again", say)
             self._producers.stop()
             deadline = time.monotonic() + patience_s
@@ -195,7 +198,7 @@ class _Work:
             reader.finish()
 
     def read_everything(self) -> None:
-        patience_s = HOPELESS_PATIENCE_S if self._hopeless() else READ_PATIENCE_S
+        patience_s = HOPELESS_READ_PATIENCE_S if self._hopeless() else READ_PATIENCE_S
         ends = read_finally(self._recorder, self._target.bootstrap, self._partitions, patience_s)
         record_copies(self._recorder, self._target, ends, patience_s)
         for node, topic, partition in self._target.mended():

@@ -153,7 +153,8 @@ class Target:
         topics = list({topic for topic, _ in partitions})
         found = []
         for node in self.up:
-            with Direct(self.address(node)) as direct:
+            known: dict[Place, Known] = {}
+            with contextlib.suppress(NoAnswer, Refused), Direct(self.address(node)) as direct:
                 known = direct.partitions(topics)
             found += [
                 (node, *place)

@@ -196,6 +196,11 @@ def run(
     return outcome
 
 
+def leaders(cluster: sapwood.Cluster, partition: int) -> set[int]:
+    """The one there is; while one is elected there is none."""
+    return {cluster.leader(TOPIC, partition)} - {-1}
+
+
 def churn(
     cluster: sapwood.Cluster,
     groups: list[Members],
@@ -215,7 +220,7 @@ def churn(
         if time.monotonic() > next_kill:
             next_kill = time.monotonic() + NODE_KILL_EVERY_S / 2
             if dead is None:
-                dead = cluster.leader(TOPIC, chance.randrange(PARTITIONS))
+                (dead,) = eventually(partial(leaders, cluster, chance.randrange(PARTITIONS)))
                 cluster.kill(dead)
                 outcome.node_kills += 1
             else:

@@ -35,7 +35,7 @@ def confluent(bootstrap: str, group: str, topic: str, **settings: str) -> None:
 
     own: dict[str, Any] = {name.replace("_", "."): value for name, value in settings.items()}
     if own.get("group.protocol") != "consumer":  # there the coordinator decides on these
-        own |= {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 500}
+        own = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 500, **own}
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

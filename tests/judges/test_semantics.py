@@ -110,10 +110,11 @@ def test_a_log_over_its_size_loses_its_oldest_segments_only(
     confluent: Confluent, judges: list[Judge]
 ) -> None:
     topic = unique("bounded")
-    size = {"retention.bytes": "3000000", "segment.bytes": "1048576"}
-    confluent.create_topic(topic, config=size)
+    confluent.create_topic(topic, config={"segment.bytes": "1048576"})
     for _ in range(10):
         confluent.produce(topic, [Message(bytes(100_000))] * 10)
+    # Only now, so that all that is too much goes at once, and nothing more while it is read.
+    confluent.alter_config(topic, "retention.bytes", "3000000")
     eventually(lambda: confluent.offset_for_timestamp(topic, 0) > 50, deadline_s=60, every_s=0.5)
     start = confluent.offset_for_timestamp(topic, 0)
     for reader in judges:

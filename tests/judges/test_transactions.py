@@ -64,7 +64,7 @@ def test_a_second_producer_with_the_same_id_fences_the_first(
 def test_a_producer_that_stays_away_for_too_long_loses_its_transaction(
     client: type[Transactor], bootstrap: str, topic: str, confluent: Confluent
 ) -> None:
-    slow = client(bootstrap, unique("app"), timeout_ms=1000)
+    slow = client(bootstrap, unique("app"), timeout_ms=3000)
     slow.begin()
     slow.send(topic, b"slow")
     other = client(bootstrap, unique("app"))

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sapwood.bulk import produce_arrow
+from sapwood.cli.driver import NO_CALL_BACK, STARTS
 from sapwood.pytest_plugin import SharedCluster
 from sapwood.spark.audit.findings import (
     delivery_findings,
@@ -249,8 +250,11 @@ def test_an_audit_that_can_tell_nothing_says_why_and_does_not_look_like_a_verdic
     produce_arrow(topic, pa.table({"value": [b"?"]}), bootstrap=sapwood.bootstrap)
 
     def refusal(**options: str) -> str:
-        with pytest.raises(PipelineFailed) as refused:
-            PIPELINE.start(spark, run_of(sapwood, tmp_path, **options))
+        for _ in range(STARTS):  # on a busy machine Spark may have to be asked again, as in runs
+            with pytest.raises(PipelineFailed) as refused:
+                PIPELINE.start(spark, run_of(sapwood, tmp_path, **options))
+            if NO_CALL_BACK not in str(refused.value):
+                break
         assert refused.value.status == 2
         assert list(tmp_path.iterdir()) == []
         return str(refused.value)

@@ -34,7 +34,7 @@ from sapwood.spark.tables.schemas import (
     merge_schemas,
     widest_schema,
 )
-from tests.helpers import unique
+from tests.helpers import eventually, unique
 
 DAY = datetime.datetime(2026, 11, 18, tzinfo=datetime.UTC)
 QUERY = "a-query"
@@ -272,6 +272,7 @@ def test_a_reader_of_the_plain_folder_never_sees_a_row_twice_while_files_are_mer
     reader = threading.Thread(target=look)
     reader.start()
     try:
+        eventually(lambda: seen)
         table = open_table(tmp_path, "orders", "parquet")
         for fewest in (12, 2, 2, 2, 2, 2):
             assert table.compact("2026-11-18", fewest=fewest)
