@@ -120,6 +120,20 @@ def test_patience_with_an_unknown_topic_ends_and_with_a_bad_name_never_starts() 
     assert trouble.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+def test_a_topic_that_nobody_has_been_asked_for_yet_is_not_unknown() -> None:
+    view = ClusterView(CONFIG)
+    view.want("t")
+    view.apply(told(topic("t", (1, 0))), 0.0, ["t"])
+    view.want("u")
+    assert view.hopeless("u", 0, 0.0, 5000.0) is None, "the answer was about another topic"
+    view.apply(told(topic("t", (1, 0))), 5000.0, ["t", "u"])
+    trouble = view.hopeless("u", 0, 0.0, 5000.0)
+    assert trouble is not None
+    assert trouble.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    view.want("u")
+    assert view.hopeless("u", 0, 0.0, 5000.0) is None, "it may have been created since"
+
+
 def test_a_leader_that_is_not_among_the_brokers_is_no_leader() -> None:
     view = ClusterView(CONFIG)
     view.want("t")

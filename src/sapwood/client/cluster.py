@@ -108,6 +108,7 @@ class ClusterView:
         self.topics: dict[str, Topic] = {}
         self.moment = 0
         self._wanted: dict[str, int] = {}  # and the highest partition that somebody asked for
+        self._looked_for: set[str] = set()  # of these: an answer has said something, or nothing
         self._stale = False
         self._refreshed_ms = 0.0
         self._fruitless = 0
@@ -120,6 +121,7 @@ class ClusterView:
 
     def forget(self, topic: str) -> None:
         self._wanted.pop(topic, None)
+        self._looked_for.discard(topic)
         self.topics.pop(topic, None)
 
     @property
@@ -154,6 +156,7 @@ class ClusterView:
         for name in asked:
             if name not in self._wanted:
                 continue
+            self._looked_for.add(name)
             topic = metadata.topics.get(name)
             if topic is None:
                 self.topics.pop(name, None)
@@ -194,7 +197,8 @@ class ClusterView:
         self, topic: str, partition: int | None, since_ms: float, now_ms: float
     ) -> KafkaError | None:
         """The trouble, once waiting won't mend it or has been tried for long enough."""
-        trouble = self.trouble(topic, partition) if self.moment else None
+        is_told = self.moment if topic not in self._wanted else topic in self._looked_for
+        trouble = self.trouble(topic, partition) if is_told else None
         if trouble is None:
             return None
         if trouble.code.retriable and now_ms - since_ms < self._config.topic_wait_ms:

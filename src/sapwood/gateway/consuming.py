@@ -50,7 +50,7 @@ from sapwood.gateway.words import (
 PEEK_BYTES = 64 * 1024
 LONGEST_WAIT_MS = 20_000
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.25
-IN_FLIGHT_S = 0.3
+IN_FLIGHT_S = 2.0
 """How long another gateway's answer is waited for before it counts as lost."""
 _OWNER = "rest"
 
@@ -147,10 +147,17 @@ class Given:
 
     async def settle(self, *, delivered: bool) -> None:
         async with self._turn:
-            if self._out.state is State.SENDING:
+            if self._out.state is State.SENDING and await self._is_still_out():
                 state = State.DELIVERED if delivered else State.LOST
                 key = self.answer.topic, self.answer.partition
                 await self._place.note(key, Out(self._out.offset, self._out.id_hash, state))
+
+    async def _is_still_out(self) -> bool:
+        """Whether no other gateway has taken it for lost meanwhile and gone on."""
+        if not self._place.is_old:
+            return True
+        key = self.answer.topic, self.answer.partition
+        return _out((await self._place.load())[key]) == self._out
 
     async def retract(self) -> None:
         """It was not delivered after all."""
@@ -171,6 +178,13 @@ class Place:
         self._group = subscriber(cluster, topic, consumer).group
         self._turn = asyncio.Lock()
         self._ledgers: Ledgers = {}
+        self._loop = asyncio.get_running_loop()
+        self._loaded_at = 0.0
+
+    @property
+    def is_old(self) -> bool:
+        """Whether what was loaded may be another gateway's by now."""
+        return self._loop.time() - self._loaded_at > IN_FLIGHT_S / 2
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -181,6 +195,7 @@ class Place:
     async def load(self) -> Ledgers:
         """What the cluster has of it; one that is registered and has no place begins one."""
         keys = await self._cluster.partitions(self._topic, None)
+        self._loaded_at = self._loop.time()
         for _ in range(2):
             core, now_ms = self._cluster.reader.core, self._cluster.reader.now_ms()
             found = await self._cluster.run(
@@ -229,6 +244,8 @@ class Place:
             while offset < ends[key].offset:
                 found, next_offset = await self._read(key, offset)
                 end = next_offset if found is None else found.offset
+                if found is None and end == offset:
+                    break
                 ledger.acknowledge(offset, end)  # got before, or no messages
                 if found is not None:
                     return found
@@ -240,7 +257,10 @@ class Place:
         return found if found is not None and found.offset == offset else None
 
     async def _read(self, key: TopicPartition, offset: int) -> tuple[Message | None, int]:
-        """The first that isn't acknowledged of the batches there, and where they end."""
+        """The first that isn't acknowledged of the batches there, and where they end.
+
+        They end at `offset` if there are none: an edge may have yet to hear of what there is.
+        """
         core, clock = self._cluster.reader.core, self._cluster.reader.now_ms
         try:
             chunk = await self._cluster.run(peek(core, clock, key, offset, PEEK_BYTES))
@@ -249,7 +269,7 @@ class Place:
                 raise
             raise await self._lost(key, offset) from error
         if chunk is None:
-            return None, offset + 1
+            return None, offset
         is_behind = self._ledgers[key].is_acknowledged
         found = next((it for it in read_what_can_be(chunk) if not is_behind(it.offset)), None)
         if isinstance(found, Unreadable):
