@@ -53,7 +53,7 @@ def _health(state: BrokerState) -> dict[str, int | bool]:
             leaderless += 1
         elif len(known.in_sync) < len(known.voters):
             under_replicated += 1
-    reassigning, offline = len(state.moving()), len(state.replicas.offline())
+    reassigning, offline = len(state.moving() | _short(state)), len(state.replicas.offline())
     if metadata is not None:
         voters = sorted(it.node for it in metadata.voters)
         reassigning += voters != metadata_voters(state.image, voters)
@@ -67,6 +67,20 @@ def _health(state: BrokerState) -> dict[str, int | bool]:
         and state.store.controller_id >= 0
         and state.config.node_id in state.image.nodes
         and all(node.alive for node in nodes),
+    }
+
+
+def _short(state: BrokerState) -> set[tuple[bytes, int]]:
+    """The partitions that the controller has yet to give all the replicas that it can.
+
+    It moves a few at a time: between two steps none is on its way anywhere.
+    """
+    fit = len(state.image.eligible())
+    return {
+        (topic.topic_id, index)
+        for topic, index in state.each_partition()
+        if len(topic.partitions[index]) < min(topic.replication_factor, fit)
+        and index not in topic.pinned
     }
 
 
