@@ -80,7 +80,8 @@ def fetch() -> Path:
             _download(f"kafka-python=={wanted}", cache)
         arriving = cache / "arriving"
         with tarfile.open(archive) as packed:
-            packed.extractall(arriving, filter="data")
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)  # since 3.11.4
+            packed.extractall(arriving)
         (arriving / root.name).rename(root)
     if not (root / "test" / "integration").is_dir():
         raise SuiteFailed(
