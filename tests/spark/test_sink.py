@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 import pickle
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,36 @@ def test_an_aborted_batch_leaves_nothing_and_can_be_run_again(
         query.commit(0, failed)
     query.commit(0, query.write(0, rows("done")))
     assert committed(client, name) == ["done"]
+
+
+def test_of_a_batch_that_is_aborted_for_good_no_late_task_leaves_anything_open(
+    bootstrap: str, client: BulkClient
+) -> None:
+    name = topic(client)
+    query = Query(bootstrap, name)
+    query.write(0, rows("open"))
+    entered = threading.Event()
+    aborted = threading.Event()
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        """Its first row comes before the abort, its last one behind it."""
+        yield from rows("before").to_batches()
+        entered.set()
+        assert aborted.wait(60)
+        yield from rows("behind").to_batches()
+
+    task = Task(query.name, 0, 1, 100)
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(write_task, query.options, ["value"], task, slow())
+        assert entered.wait(60)
+        abort(query.options, query.name, 0, for_good=True)
+        aborted.set()
+        assert under_way.result(60) is None
+    assert query.write(0, rows("late"), task=2).child is None
+    other = Query(bootstrap, name)
+    other.commit(0, other.write(0, rows("seen")))
+    # Far sooner than the time of a transaction is up.
+    assert eventually(lambda: committed(client, name)) == ["seen"]
 
 
 def test_a_batch_is_refused_whole_if_the_time_of_one_task_is_up(

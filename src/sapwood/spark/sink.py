@@ -92,7 +92,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         commit(self._options, messages, self._number)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        abort(self._options, self._query, self._number)
+        abort(self._options, self._query, self._number, for_good=self._options.job is None)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -148,11 +148,15 @@ def _refused(
     )
 
 
-def abort(options: SinkOptions, query: str, batch_id: int) -> None:
-    """Unless it was committed, which the coordinator knows best: an answer may have been lost."""
+def abort(options: SinkOptions, query: str, batch_id: int, *, for_good: bool = False) -> None:
+    """Unless it was committed, which the coordinator knows best: an answer may have been lost.
+
+    `for_good`: it doesn't come again, and is ended as a batch of nothing. A task that Spark gave up
+    but hasn't stopped is turned away then; else it would open a transaction that nobody ends.
+    """
     try:
         with _client(options) as client:
-            client.end_group(query, batch_id, (), committed=False)
+            client.end_group(query, batch_id, (), committed=for_good)
     except KafkaError as error:
         if error.code is not ErrorCode.UNSUPPORTED_VERSION:
             warning = "batch %d is aborted only when its time is up: %s"
