@@ -49,7 +49,8 @@ async def test_clients_of_edges_are_answered_as_if_they_were_here(tmp_path: Path
         edge = Edge(asking)
         await edge.create("t", partitions=2)
         assert (await edge.produced("t", partition=1)).base_offset == 0
-        assert (await edge.fetch("t")).high_watermark == 0
+        assert (await edge.produced("t")).base_offset == 0
+        assert (await edge.fetch("t")).high_watermark == 1
         assert (await edge.ask(Api.LIST_GROUPS, 4, Struct(states_filter=[]))) is not None
         assert not edge.closes
 

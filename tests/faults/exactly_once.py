@@ -67,6 +67,9 @@ def worker(bootstrap: str, name: str) -> int:
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
             "session.timeout.ms": 6000,
+            # Who stands still in a call of the producer, its transaction long aborted, is not to
+            # keep the others from its partitions for five minutes.
+            "max.poll.interval.ms": 20_000,
         }
     )
     producer = Producer(
